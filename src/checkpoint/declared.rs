@@ -188,6 +188,8 @@ pub enum Discretisation {
     Imex2,
     /// An oscillator by an explicit step.
     Ex,
+    /// An impulse in each sample.
+    Dirac,
 }
 
 impl Discretisation {
@@ -201,6 +203,7 @@ impl Discretisation {
             Discretisation::Imex => "imex",
             Discretisation::Imex2 => "imex2",
             Discretisation::Ex => "ex",
+            Discretisation::Dirac => "dirac",
         }
     }
 }

@@ -56,6 +56,17 @@ pub enum Fault {
         /// Why it is refused.
         why: &'static str,
     },
+    /// Filters in files of their own, of layers that have no such files.
+    #[error(
+        "layer `{layer}` ({family}) has no files of poles and residues, expected a filter of StripedHyena \
+         in a numbered block (`blocks.0.filter`)"
+    )]
+    NoFilters {
+        /// Its name.
+        layer: String,
+        /// The family of its layout.
+        family: &'static str,
+    },
     /// A network of this program without state space layers.
     #[error(
         "this is a network of `{layer}` layers, not of state space layers: it has no Gramians, \
@@ -388,7 +399,7 @@ impl Fault {
                 Some("`evaluate` scores it, `pretrain` trains another one".to_string())
             }
             Fault::SeveralOrders { .. } => {
-                Some("--order R gives all layers one number of states".to_string())
+                Some("--order R, or --allocate model, gives all layers one number of states".to_string())
             }
             Fault::AllParts { parts } => {
                 let each = parts.iter().map(|part| format!("--part {part}"));

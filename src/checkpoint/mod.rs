@@ -15,6 +15,7 @@ mod dtype;
 mod encode;
 mod encoded_layer;
 mod error;
+mod filters;
 mod layerwise;
 mod layout;
 mod model_folder;
@@ -44,6 +45,7 @@ use hankelite_control::SystemClass;
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 pub use layout::{
     Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
+    listed_models,
 };
 use layout::{Dynamics, Encoded};
 pub use model_folder::{ConfiguredSize, FolderChanges};
@@ -233,6 +235,9 @@ fn read_parts(
 
 /// A file of which no set of weights may have a usual name, so that one has to be asked for.
 fn opened(path: &Path, declared: &Declared) -> Result<Archive, ArchiveError> {
+    if let Some(filters) = filters::open(path)? {
+        return Ok(filters);
+    }
     match (Archive::open(path), declared.part) {
         (Err(ArchiveError::SeveralStateDicts { .. }), Some(part)) => {
             Archive::open_set(path, part.as_str())
@@ -500,6 +505,31 @@ impl Checkpoint {
     pub fn runs_at_any_step(&self) -> bool {
         let mut layers = self.encoding.structure.layers.iter();
         layers.any(|layout| layout.runs_at_any_step())
+    }
+
+    /// The least and the largest step Δ of a layer whose modes have steps of their own in the file;
+    /// `None` where a system has one, or is not that of the file.
+    ///
+    /// # Errors
+    /// The file can no longer be read.
+    ///
+    /// # Panics
+    /// If there is no layer of that index.
+    pub fn steps_of_modes(&self, layer: usize) -> Result<Option<[f64; 2]>, CheckpointError> {
+        let Encoding {
+            archive, structure, ..
+        } = self.encoding.as_ref();
+        if self.model.blocks()[layer].systems() != self.encoding.stored[layer].systems() {
+            return Ok(None);
+        }
+        let tensors = Tensors::new(archive, &structure.prefix);
+        let steps = structure.layers[layer].steps_of_modes(&tensors);
+        let steps = steps.map_err(|fault| fault.at(archive.path()))?;
+        Ok(steps.map(|steps| {
+            let (least, most) = (f64::INFINITY, 0.0_f64);
+            let ends = |[least, most]: [f64; 2], step: &f64| [least.min(*step), most.max(*step)];
+            steps.iter().fold([least, most], ends)
+        }))
     }
 
     /// What was declared, or assumed in its place.

@@ -229,7 +229,7 @@ fn notes(sizes: &Sizes, orders: &[usize], most: usize) -> Vec<String> {
     if !sizes.agreeing.is_empty() && !all_equal {
         notes.push(format!(
             "the configuration has one number for all layers, which have {orders:?} states: they are filled \
-             up to {most} with modes without weight"
+             up to {most} with modes without weight; --allocate model gives all of them states that count"
         ));
     }
     notes
@@ -272,9 +272,9 @@ fn section(made: &Provenance, changes: &FolderChanges) -> String {
 }
 
 impl Checkpoint {
-    /// Whether a folder was named in the place of a file.
-    pub fn is_of_folder(&self) -> bool {
-        self.encoding.file().folder().is_some()
+    /// The folder that was named in the place of a file.
+    pub fn folder(&self) -> Option<&Path> {
+        self.encoding.file().folder()
     }
 
     /// What a new folder changes beside the tensors, with so many states in every layer; `None` where no

@@ -215,6 +215,10 @@ impl Chosen {
         if self.sets.len() < 2 {
             return notes;
         }
+        // What follows says so of all entries that are not read.
+        let entries = self.archive.sets().iter();
+        let heads: Vec<String> = entries.map(|set| format!("`{}` (", set.name)).collect();
+        notes.retain(|note| !heads.iter().any(|head| note.starts_with(head)));
         let all = listed(self.sets.iter());
         let read = self.sets.iter().filter(|set| set.read);
         let read: Vec<String> = read.map(|set| format!("`{}`", set.name)).collect();

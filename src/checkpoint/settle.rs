@@ -118,7 +118,10 @@ impl<'a> Settling<'a> {
         match layer.kind {
             Kind::Dss => self.dss_version(&has, layer, prefix)?,
             Kind::S4Repo(version) => self.s4_repo(version, &has)?,
-            Kind::Dplr { v4 } => self.dplr(v4)?,
+            Kind::Dplr { v4 } => {
+                self.dt_transform_of_lrnnx(&has);
+                self.dplr(v4)?;
+            }
             Kind::S5 { torch } => {
                 let pairs = archive.dtype(&place("Lambda")) != Some(Dtype::C64);
                 self.steps_of_events(layer)?;
@@ -130,6 +133,7 @@ impl<'a> Settling<'a> {
                     .to_string(),
             ),
             Kind::LinOss => self.lin_oss(&has, layer, prefix)?,
+            Kind::Lrnnx => self.lrnnx(layer, archive, prefix)?,
             Kind::Own
             | Kind::S4d
             | Kind::AnnotatedS4d
@@ -139,6 +143,7 @@ impl<'a> Settling<'a> {
             | Kind::DelayedLru
             | Kind::LruRec
             | Kind::Attenuate
+            | Kind::Centaurus
             | Kind::Ema { .. }
             | Kind::MegaHeads
             | Kind::Megalodon
@@ -209,6 +214,7 @@ impl<'a> Settling<'a> {
             ..
         } = self.declared;
         let s5 = matches!(layer.kind, Kind::S5 { .. });
+        let lrnnx = layer.kind == Kind::Lrnnx;
         let takes = |d: &Discretisation| match layer.kind {
             Kind::S4Repo(_) => matches!(
                 d,
@@ -216,6 +222,10 @@ impl<'a> Settling<'a> {
             ),
             Kind::S5 { .. } => matches!(d, Discretisation::Zoh | Discretisation::Bilinear),
             Kind::LinOss => OSCILLATORS.contains(d),
+            Kind::Lrnnx => matches!(
+                d,
+                Discretisation::Zoh | Discretisation::Dirac | Discretisation::Bilinear
+            ),
             _ => false,
         };
         let v4 = layer.kind == Kind::S4Repo(Version::V4);
@@ -235,7 +245,9 @@ impl<'a> Settling<'a> {
                 .filter(|_| !v3 && !v4 && !dplr)
                 .map(|t| format!("real_transform `{}`", t.name())),
             bandlimit.filter(|_| !v4).map(|b| format!("bandlimit {b}")),
-            conj_sym.filter(|_| !s5).map(|c| format!("conj_sym {c}")),
+            conj_sym
+                .filter(|_| !s5 && !lrnnx)
+                .map(|c| format!("conj_sym {c}")),
             clip_eigs.filter(|_| !s5).map(|c| format!("clip_eigs {c}")),
         ];
         match wrong.into_iter().flatten().next() {
@@ -290,6 +302,50 @@ impl<'a> Settling<'a> {
         }
     }
 
+    /// S5 of lrnnx: the class for sequences has no default discretisation, that for events has.
+    fn lrnnx(&mut self, layer: &Found, archive: &Archive, prefix: &str) -> Result<(), Fault> {
+        let tensor = |name: &str| format!("{prefix}{}{name}", layer.place);
+        let events = archive.shape(&tensor("B")).map(<[usize]>::len) == Some(3);
+        let declared = self.declared.discretisation;
+        let found = declared.or_else(|| self.setting(&["discretization", "discretisation"]));
+        let default = events.then_some(Discretisation::Zoh);
+        if let (None, Some(default)) = (found, default) {
+            self.assume(format!(
+                "discretisation `{}`, and events one step apart (the defaults of the layer; \
+                 --discretisation overrides the first)",
+                default.name()
+            ));
+        }
+        self.declared.discretisation = found.or(default);
+        match self.declared.discretisation {
+            Some(Discretisation::Bilinear) if !events => Err(Fault::Unsupported {
+                what: "an S5 layer of lrnnx with its bilinear discretisation",
+                tensor: tensor("A"),
+                why: "that package has a = (1 − Δλ/2)/(1 + Δλ/2), above 1 for every mode that decays, so \
+                      that there is nothing to balance",
+            }),
+            Some(_) if !events && self.declared.conj_sym == Some(true) => {
+                Err(Fault::Contradiction {
+                    declared: "conj_sym true".to_string(),
+                    tensor: tensor("B"),
+                })
+            }
+            Some(_) => {
+                if events && self.declared.conj_sym.is_none() {
+                    let text = "all modes are stored (the default of the layer; --conj-sym true overrides it)";
+                    self.assume(text.to_string());
+                    self.declared.conj_sym = Some(false);
+                }
+                Ok(())
+            }
+            None => Err(Fault::Undeclared {
+                what: "how the layer is discretised",
+                needed_for: "an S5 layer of lrnnx, whose class has no default",
+                hint: "declare --discretisation zoh or dirac, as the layer was made",
+            }),
+        }
+    }
+
     fn dss_version(
         &mut self,
         has: &dyn Fn(&str) -> bool,
@@ -334,6 +390,7 @@ impl<'a> Settling<'a> {
     }
 
     fn s4_repo(&mut self, version: Version, has: &dyn Fn(&str) -> bool) -> Result<(), Fault> {
+        self.dt_transform_of_lrnnx(has);
         if self.declared.discretisation.is_none() && version != Version::V2 {
             self.declared.discretisation = self.setting(&["disc"]);
         }
@@ -369,6 +426,19 @@ impl<'a> Settling<'a> {
             return Err(undeclared_steps());
         }
         Ok(())
+    }
+
+    /// lrnnx keeps the tensors of a layer under two names, has no configuration files, and `exp` for the
+    /// default of its classes.
+    fn dt_transform_of_lrnnx(&mut self, has: &dyn Fn(&str) -> bool) {
+        if self.declared.dt_transform.is_none() && has("layer.kernel.inv_dt") {
+            self.declared.dt_transform = self.setting(&["dt_transform"]).or_else(|| {
+                let text =
+                    "steps stored as `exp` (the default of lrnnx; --dt-transform overrides it)";
+                self.assume(text.to_string());
+                Some(Transform::Exp)
+            });
+        }
     }
 
     /// Always bilinear; only version 4 has transforms.

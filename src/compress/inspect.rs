@@ -16,14 +16,26 @@ pub struct LayerSpectrum {
     pub name: String,
     /// Stored states of each channel.
     pub order: usize,
-    /// The smallest step Δ of any channel.
+    /// The smallest step Δ of any channel, or of any mode after [`LayerSpectrum::with_steps`].
     pub step_min: f64,
-    /// The largest step Δ of any channel.
+    /// The largest, of the same.
     pub step_max: f64,
     /// Whether every mode of every channel decays.
     pub stable: bool,
     /// The channels.
     pub channels: Vec<ChannelSpectrum>,
+}
+
+impl LayerSpectrum {
+    /// The same with the least and the largest step of the modes, where they have their own: see
+    /// [`Checkpoint::steps_of_modes`](crate::checkpoint::Checkpoint::steps_of_modes).
+    #[must_use]
+    pub fn with_steps(mut self, steps: Option<[f64; 2]>) -> Self {
+        if let Some([least, most]) = steps {
+            (self.step_min, self.step_max) = (least, most);
+        }
+        self
+    }
 }
 
 /// The dynamics of one channel.

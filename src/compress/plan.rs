@@ -249,6 +249,11 @@ impl Plan {
         Self { class, ..self }
     }
 
+    /// The same plan with another rule, which is in range.
+    pub(super) fn with_rule(self, rule: Rule) -> Self {
+        Self { rule, ..self }
+    }
+
     /// Whether the settings go together.
     fn consistent(self) -> Result<Self, PlanError> {
         let modal = matches!(self.method, Method::ModalHinf | Method::ModalH2);

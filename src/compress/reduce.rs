@@ -72,6 +72,26 @@ pub fn reduce_observed(
     })
 }
 
+impl Plan {
+    /// The same plan with the one order for all channels that is the most any of them needs by its rule,
+    /// for networks with one number of states.
+    ///
+    /// # Errors
+    /// As [`reduce`].
+    pub fn with_one_order(
+        self,
+        model: &Model,
+        observer: &dyn ProgressSink,
+    ) -> Result<Self, CompressError> {
+        if let Rule::Order(_) = self.rule() {
+            return Ok(self);
+        }
+        let records = reduce_observed(model, &self, observer)?.records;
+        let most = records.iter().map(|record| record.order).max();
+        Ok(self.with_rule(Rule::Order(most.unwrap_or(1).max(1))))
+    }
+}
+
 /// Reduces the channels of one layer in place: the step of [`reduce`], for callers that hold one
 /// layer at a time. Where both directions of a bidirectional layer have the same poles, they are
 /// reduced together, as one system with the outputs of both, so that they have the same poles

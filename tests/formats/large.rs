@@ -43,7 +43,7 @@ const fn continuous(name: &'static str, order: usize) -> Case {
     }
 }
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 26] = [
     case("evo1", 4, Method::Balanced),
     case("evo1_groups", 4, Method::Balanced),
     case("evo1_f64", 4, Method::Balanced),
@@ -57,6 +57,8 @@ const CASES: [Case; 22] = [
     continuous("flowstate_gate", 4),
     case("early_lru", 4, Method::Balanced),
     case("bigs", 4, Method::Balanced),
+    case("lrnnx_events", 4, Method::Balanced),
+    case("lrnnx_s4d", 4, Method::Balanced),
     in_layout("attenuate", 3),
     in_layout("linoss_im", 4),
     in_layout("linoss_imex", 4),
@@ -66,22 +68,33 @@ const CASES: [Case; 22] = [
     in_layout("dlinoss_ex", 4),
     in_layout("megalodon", 3),
     in_layout("megalodon_jax", 3),
+    in_layout("lrnnx_s5", 4),
+    in_layout("lrnnx_s5_dirac", 4),
 ];
 
 /// Layouts that hold nothing smaller: they are converted first.
-const READ_ONLY: [&str; 2] = ["mega_heads", "mega_heads_both"];
+const READ_ONLY: [&str; 6] = [
+    "mega_heads",
+    "mega_heads_both",
+    "centaurus_neck",
+    "centaurus_pointwise",
+    "centaurus_dws",
+    "centaurus_full",
+];
 
 fn file(name: &str) -> PathBuf {
     here("data/large").join(format!("{name}.safetensors"))
 }
 
-/// What no tensor of a fixture records: how oscillators are discretised.
+/// What no tensor of a fixture records: how oscillators, and layers of lrnnx, are discretised.
 fn declared(name: &str) -> Declared {
     let form = match name.split_once("linoss_").map(|(_, form)| form) {
         Some("im") => Some(Discretisation::Im),
         Some("imex") => Some(Discretisation::Imex),
         Some("imex2") => Some(Discretisation::Imex2),
         Some("ex") => Some(Discretisation::Ex),
+        _ if name.starts_with("lrnnx_s5_dirac") => Some(Discretisation::Dirac),
+        _ if name.starts_with("lrnnx_s5") => Some(Discretisation::Zoh),
         _ => None,
     };
     Declared {
@@ -238,6 +251,10 @@ fn layouts_that_hold_nothing_smaller_say_how_to_convert_them() {
             Method::Balanced,
         ),
         ("mega_heads", "mega", Family::Mega, Method::RealPoles),
+        ("lrnnx_s5", "lru", Family::Lru, Method::Balanced),
+        ("centaurus_neck", "s5", Family::S5, Method::Balanced),
+        ("centaurus_pointwise", "s5", Family::S5, Method::Balanced),
+        ("centaurus_dws", "s4d", Family::S4d, Method::Balanced),
     ];
     for (name, to, family, method) in cases {
         let full = open(name);
@@ -325,6 +342,109 @@ fn what_no_tensor_records_of_oscillators_is_asked_for() {
 }
 
 #[test]
+fn what_no_tensor_records_of_lrnnx_is_asked_for_or_assumed_as_its_classes_have_it() {
+    let refused = |declared: &Declared| {
+        let error = from_tensors("model", with_tensors("lrnnx_s5", &[]), declared).map(|_| ());
+        let error = error.unwrap_err();
+        format!("{error}; {}", error.hint().unwrap_or_default())
+    };
+    let error = refused(&Declared::default());
+    assert!(error.contains("--discretisation zoh or dirac"), "{error}");
+    let bilinear = Declared {
+        discretisation: Some(Discretisation::Bilinear),
+        ..Declared::default()
+    };
+    let error = refused(&bilinear);
+    assert!(error.contains("(1 − Δλ/2)/(1 + Δλ/2)"), "{error}");
+    let pairs = Declared {
+        conj_sym: Some(true),
+        ..declared("lrnnx_s5")
+    };
+    assert!(refused(&pairs).contains("conj_sym true"));
+    let events = open("lrnnx_events").assumptions().join("; ");
+    assert!(events.contains("events one step apart"), "{events}");
+    // Both names of a tensor show whose file it is, and stay equal.
+    let s4d = open("lrnnx_s4d");
+    let assumed = s4d.assumptions().join("; ");
+    assert!(assumed.contains("steps stored as `exp`"), "{assumed}");
+    assert_eq!(s4d.model.blocks().len(), 2);
+    let file = open("lrnnx_s4d.reduced").encode().unwrap().into_archive();
+    for name in ["inv_dt", "A_real", "A_imag", "B", "C"] {
+        let [own, of_kernel] = ["", "layer.kernel."].map(|place| {
+            file.tensor(&format!("layers.0.mixer.{place}{name}"))
+                .unwrap()
+        });
+        assert_eq!(own, of_kernel, "{name}");
+    }
+    // Layers that start with one C are two all the same.
+    let mut alike = with_tensors("lrnnx_s4d", &[]);
+    for place in ["", "layer.kernel."] {
+        let first = alike[&format!("layers.0.mixer.{place}C")].clone();
+        alike.insert(format!("layers.1.mixer.{place}C"), first);
+    }
+    let alike = from_tensors("alike", alike, &Declared::default()).unwrap();
+    assert_eq!(alike.model.blocks().len(), 2);
+    let full = open("centaurus_full").notes().join("; ");
+    assert!(full.contains("from 2 inputs to 2 outputs"), "{full}");
+}
+
+#[test]
+fn modes_that_inputs_reach_in_one_phase_are_written_to_lrnnx() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.safetensors");
+    for name in ["lrnnx_s5", "lrnnx_s5_dirac"] {
+        let full = open(name);
+        let block = &full.model.blocks()[0];
+        let system = &block.systems()[0];
+        let turn = Complex64::from_polar(2.0, 0.7);
+        let kept: Vec<usize> = vec![0, 2, 5];
+        let part = DiagonalSystem::new(
+            system.time(),
+            kept.iter().map(|&n| system.exponents()[n]).collect(),
+            system.input().select_rows(&kept) * turn,
+            system.output().select_columns(&kept) / turn,
+            2.0 * system.feedthrough(),
+        );
+        let block = block.with_systems(vec![part.unwrap()], Vec::new()).unwrap();
+        let model = full.model.with_block(0, block).unwrap();
+        write(&full.with_model(model.clone()), &path).unwrap();
+        let back = read(&path, &Declared::default()).unwrap();
+        let (held, made) = (responses(&back.model, 24), responses(&model, 24));
+        assert_near(name, &held, &made, 1e-6);
+        let file = Archive::open(&path).unwrap();
+        assert_eq!(file.shape("layers.0.mixer.B"), Some(&[3, 3][..]));
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn steps_of_the_modes_are_told() {
+    let range = |name: &str| {
+        let full = open(name);
+        let found = full.steps_of_modes(0).unwrap();
+        let archive = Archive::open(file(name)).unwrap();
+        let log = archive
+            .names()
+            .find(|name| name.to_lowercase().contains("log_d"));
+        let logs = numbers(&archive, log.unwrap());
+        let steps = logs.iter().map(|log| log.exp());
+        let ends = |[a, b]: [f64; 2], step: f64| [a.min(step), b.max(step)];
+        (found, Some(steps.fold([f64::INFINITY, 0.0], ends)))
+    };
+    for name in ["lrnnx_s5", "flowstate", "attenuate", "centaurus_neck"] {
+        let (found, expected) = range(name);
+        assert_eq!(found, expected, "{name}");
+        assert!(found.is_some_and(|[least, most]| least < most));
+    }
+    assert_eq!(open("evo1").steps_of_modes(0).unwrap(), None);
+    // They are those of the file.
+    let full = open("flowstate");
+    let small = reduce(&full.model, &Plan::new(Rule::Order(4)).unwrap()).unwrap();
+    let small = full.with_model(small.model);
+    assert_eq!(small.steps_of_modes(0).unwrap(), None);
+}
+
+#[test]
 fn heads_with_a_normalisation_between_them_are_refused() {
     let norm = "layers.0.0.multi_headed_ema.norm_heads.1.weight";
     let error = from_tensors(
@@ -371,7 +491,8 @@ fn hankel_values_are_those_of_an_independent_computation() {
     let truth = truth();
     let all = CASES.iter().map(|case| case.name);
     // Poles of the others are on the unit circle, or two of them are one.
-    for name in all.filter(|name| *name == "linoss_im" || !name.contains("linoss_")) {
+    let all = all.filter(|name| *name == "linoss_im" || !name.contains("linoss_"));
+    for name in all.chain(["centaurus_neck", "centaurus_pointwise", "centaurus_dws"]) {
         let spectra = inspect(&open(name).model, TimeBase::Discrete, Realisation::Real).unwrap();
         let found = spectra.iter().map(|layer| &layer.channels[0]);
         let found: Vec<f64> = found
@@ -505,6 +626,13 @@ fn assert_kept(kept: &Kept, full: &Path, small: &Path) {
             "cema.gamma",
             "cema.gamma_real",
             "cema.gamma_imag",
+            "mixer.A",
+            "mixer.B",
+            "mixer.C",
+            "A_real",
+            "A_imag",
+            "inv_dt",
+            "kernel.B",
         ];
         if !dynamics.iter().any(|part| tensor.ends_with(part)) {
             assert_eq!(a, b, "{name}: {tensor}");

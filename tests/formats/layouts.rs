@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::common::here;
 use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, Family, Fault, Transform, layout_table, read_dynamics,
+    Checkpoint, CheckpointError, Family, Fault, Transform, layout_table, listed_models,
+    read_dynamics,
 };
 use hankelite::compress::Method;
 use hankelite::model::Block;
@@ -434,6 +435,23 @@ fn the_table_in_the_documentation_is_that_of_the_code() {
         return;
     }
     assert_eq!(table, code, "docs/formats.md is not that of the code");
+}
+
+#[test]
+fn the_table_of_models_lists_every_family_of_the_code() {
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md"))
+            .unwrap();
+    let mut lines = text.lines().skip_while(|line| !line.starts_with('|'));
+    let table: Vec<&str> = lines
+        .by_ref()
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    let models = table.iter().filter_map(|line| line.split('|').nth(1));
+    let models = models.collect::<Vec<_>>().join("\n");
+    for name in listed_models() {
+        assert!(models.contains(name), "{name} is not in\n{models}");
+    }
 }
 
 /// The description of what `s4d_flat` holds.

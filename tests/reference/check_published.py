@@ -3,9 +3,11 @@ file, gets an impulse in every input, and has to answer with the kernels that th
 
     python tests/reference/check_published.py linoss CLONE      # of tk-rusch/linoss
     python tests/reference/check_published.py megalodon-jax     # the package of that name
+    python tests/reference/check_published.py lrnnx SOURCE      # the unpacked source of lrnnx 1.0
 
-Needs numpy, jax and equinox, and what the code imports. Found, the largest difference over the largest number, in
-single precision, with jax 0.10.2 and equinox 0.13.8:
+Needs numpy, and jax and equinox, or torch and einops; and what the code imports. lrnnx imports extensions in CUDA,
+for which empty modules stand. Its reduced files are loaded strictly into modules of their size, too. Found, the
+largest difference over the largest number, in single precision, with jax 0.10.2 and equinox 0.13.8, and torch:
 
     linoss_im 1.1e-07, linoss_imex 8.4e-08     tk-rusch/linoss at 83e6318
     megalodon_jax 7.8e-07                      megalodon-jax 0.2.2
@@ -115,7 +117,105 @@ def megalodon_jax():
     compare("megalodon_jax", layers)
 
 
-CHECKS = {"linoss": linoss, "megalodon-jax": megalodon_jax}
+def without_cuda():
+    """Empty modules in the place of extensions that are not there."""
+    import types
+
+    class Empty(types.ModuleType):
+        __path__ = []
+
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return None
+
+    own = ("", ".layer_norm", ".selective_state_update", ".simplified_state_update", ".softplus")
+    triton = [f"lrnnx.ops.triton{name}" for name in own]
+    for name in ("selective_scan_cuda", "simplified_scan_cuda", *triton):
+        sys.modules[name] = Empty(name)
+
+
+def lrnnx(source):
+    sys.path.insert(0, str(source))
+    without_cuda()
+    from lrnnx.models.lti import S4D, Centaurus, S5
+    from lrnnx.models.ltv import S5 as EventS5
+
+    def s5(form):
+        return lambda t: S5(t["B"].shape[1], t["A"].shape[0], form)
+
+    def s4d(t):
+        # The output of the system alone: what follows it is taken away.
+        return S4D(t["D"].shape[1], d_state=2 * t["A_real"].shape[1], transposed=False, verbose=False)
+
+    def cells(mode):
+        def make(t):
+            (n, m), h = t["A"].shape, len(t["C"])
+            return Centaurus(int(h**0.5) if mode == "full" else h, n, m, mode=mode)
+
+        return make
+
+    files = {
+        "lrnnx_s5": s5("zoh"),
+        "lrnnx_s5_dirac": s5("dirac"),
+        "lrnnx_events": lambda t: EventS5(len(t["D"]), len(t["A"]), use_fast_path=False),
+        "lrnnx_s4d": s4d,
+        "centaurus_neck": cells("neck"),
+        "centaurus_pointwise": cells("pointwise"),
+        "centaurus_dws": cells("dws"),
+        "centaurus_full": cells("full"),
+    }
+    for name, make in files.items():
+        for file in (name, f"{name}.reduced"):
+            if (HERE / f"{file}.safetensors").exists():
+                compare(file, [of_torch(name, make, own) for own in torch_layers(file)])
+
+
+def torch_layers(file):
+    """The tensors of each layer, by their names in it."""
+    tensors = load(HERE / f"{file}.safetensors")
+    heads = sorted({name[: name.index(".mixer.") + 7] for name in tensors if ".mixer." in name})
+    for head in heads:
+        yield {name.removeprefix(head): tensor for name, tensor in tensors.items() if name.startswith(head)}
+
+
+def of_torch(name, make, own):
+    import torch
+
+    layer = make(own)
+    kind = lambda x: torch.tensor(x, dtype=torch.complex64 if np.iscomplexobj(x) else torch.float32)
+    state = {key: kind(value) for key, value in own.items() if not key.startswith("output_linear.")}
+    if name == "lrnnx_s4d":
+        layer.conv_activation = layer.mult_activation = layer.output_linear = torch.nn.Identity()
+    layer.load_state_dict(state, strict=True)
+    run = {"lrnnx_s4d": s4d_answer, "lrnnx_events": event_answer}.get(name, plain_answer)
+    with torch.no_grad():
+        out = answers(lambda u: run(layer, torch.tensor(u)[None]).numpy()[0], layer.d_model)
+    if name in ("lrnnx_s4d", "centaurus_dws"):
+        return diagonal(np.stack([out[c, c] for c in range(len(out))]))
+    if name == "centaurus_full":
+        return diagonal(out.reshape(-1, LENGTH))
+    return out
+
+
+def plain_answer(layer, u):
+    return layer(u)
+
+
+def s4d_answer(layer, u):
+    return layer(u)[0]
+
+
+def event_answer(layer, u):
+    """By its step in plain PyTorch; the scan is in CUDA."""
+    import torch
+
+    cache = layer.allocate_inference_cache(1, LENGTH)
+    cache["seqlen_offset"] = 0
+    return torch.cat([layer.step(u[:, l : l + 1], cache)[0] for l in range(LENGTH)], dim=1)
+
+
+CHECKS = {"linoss": linoss, "megalodon-jax": megalodon_jax, "lrnnx": lrnnx}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])

@@ -578,6 +578,123 @@ def make_bigs(rng, n, growing):
     return t
 
 
+# --- lrnnx ----------------------------------------------------------------------------------------
+
+def lrnnx_s5(t, form="zoh"):
+    """lrnnx 1.0, lrnnx/models/lti/s5.py (S5), lrnnx/core/discretization.py."""
+    layers = []
+    for place in places(t, "log_dt"):
+        lam = -np.logaddexp(0, t[place + "A"][:, 0]) + 1j * t[place + "A"][:, 1]
+        a = np.exp(lam * np.exp(t[place + "log_dt"]))
+        gain = (a - 1) / lam if form == "zoh" else np.ones_like(a)
+        c = t[place + "C"][..., 0] + 1j * t[place + "C"][..., 1]
+        # The code has x @ D.
+        layers.append([(a, gain[:, None] * t[place + "B"], c, t[place + "D"].T)])
+    return layers
+
+
+def make_lrnnx_s5(rng, h, p):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"embedding.weight": f(9, h)}
+    for i in range(2):
+        place = f"layers.{i}.mixer."
+        turns = np.pi * (np.arange(p) + 0.25)
+        t[place + "A"] = np.stack([rng.uniform(-1, 0.5, p), turns], -1).astype(np.float32)
+        t[place + "log_dt"] = rng.uniform(-3, -1, p).astype(np.float32)
+        t[place + "B"], t[place + "C"], t[place + "D"] = f(p, h), f(h, p, 2) / 2, f(h, h)
+        t[f"layers.{i}.norm.weight"] = f(h)
+    return t
+
+
+def lrnnx_events(t):
+    """lrnnx 1.0, lrnnx/models/ltv/s5.py (S5), the step in plain PyTorch, zoh, events one step apart."""
+    layers = []
+    for place in places(t, "log_dt"):
+        lam = t[place + "A"][:, 0] + 1j * t[place + "A"][:, 1]
+        a = np.exp(lam * np.exp(t[place + "log_dt"]))
+        join = lambda x: x[..., 0] + 1j * x[..., 1]
+        b, c = join(t[place + "B"]), join(t[place + "C"])
+        layers.append([(a, ((a - 1) / lam)[:, None] * b, c, np.diag(t[place + "D"]))])
+    return layers
+
+
+def make_lrnnx_events(rng, h, p):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"embedding.weight": f(9, h)}
+    for i in range(2):
+        place = f"layers.{i}.mixer."
+        t[place + "A"] = np.stack([-rng.uniform(0.3, 0.8, p), np.pi * np.arange(p)], -1).astype(np.float32)
+        t[place + "log_dt"] = rng.uniform(-3, -1, p).astype(np.float32)
+        t[place + "B"], t[place + "C"], t[place + "D"] = f(p, h, 2) / 2, f(h, p, 2) / 2, f(h)
+    return t
+
+
+def lrnnx_s4d(t):
+    """lrnnx 1.0, lrnnx/ops/s4_kernel_interface.py (S4DKernel), zoh, its defaults."""
+    layers = []
+    for place in places(t, "inv_dt"):
+        if place.endswith(".layer.kernel."):
+            continue
+        lam = -np.exp(t[place + "A_real"]) - 1j * t[place + "A_imag"]
+        step = np.exp(t[place + "inv_dt"])
+        b, c = (t[place + name][0, ..., 0] + 1j * t[place + name][0, ..., 1] for name in ("B", "C"))
+        a = np.exp(lam * step)
+        layers.append(bank(a, 2 * b * c * (a - 1) / lam, t[place + "D"][0]))
+    return layers
+
+
+def make_lrnnx_s4d(rng, h, n):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"embedding.weight": f(9, h)}
+    for i in range(2):
+        place = f"layers.{i}.mixer."
+        own = {
+            "inv_dt": rng.uniform(-3, -1, (h, 1)).astype(np.float32),
+            "A_real": np.log(rng.uniform(0.3, 0.8, (h, n))).astype(np.float32),
+            "A_imag": np.tile(np.pi * np.arange(n), (h, 1)).astype(np.float32),
+            "B": f(1, h, n, 2),
+            "C": f(1, h, n, 2),
+        }
+        # The module and its kernel hold the same parameters.
+        for name, tensor in own.items():
+            t[place + name] = t[place + "layer.kernel." + name] = tensor
+        t[place + "D"], t[place + "output_linear.0.weight"] = f(1, h), f(h, h)
+    return t
+
+
+def centaurus(t):
+    """lrnnx 1.0, lrnnx/models/lti/centaurus.py; each kernel alone in the modes dws and full."""
+    layers = []
+    for place in places(t, "log_delta"):
+        step, poles, b, c = np.exp(t[place + "log_delta"]), t[place + "A"], t[place + "B"], t[place + "C"]
+        n, m = poles.shape
+        a, mixing = np.exp(step[:, None] * poles), t.get(place + "E")
+        if b.ndim == 1:
+            layers.append(bank(a, (step * b * c)[:, None] * mixing + 0j, np.zeros(n)))
+            continue
+        if mixing is not None:
+            b, c = np.repeat(b, m, axis=0), np.repeat(c, m, axis=1) * mixing.ravel()
+        b = np.repeat(step, m)[:, None] * b
+        layers.append([(a.ravel(), b + 0j, c + 0j, np.zeros((len(c), b.shape[1])))])
+    return layers
+
+
+def make_centaurus(rng, h, n, m, mode):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"embedding.weight": f(9, h)}
+    for i in range(2):
+        place = f"layers.{i}.mixer."
+        turns = np.pi * (np.arange(m) + rng.uniform(0.2, 1, (n, 1))) / m
+        t[place + "A"] = (-rng.uniform(0.3, 0.8, (n, m)) + 1j * turns).astype(np.complex64)
+        t[place + "log_delta"] = rng.uniform(-3, -1, n).astype(np.float32)
+        if mode != "pointwise":
+            t[place + "E"] = f(n, m)
+        rows = n * m if mode == "pointwise" else n
+        vector = mode in ("dws", "full")
+        t[place + "B"], t[place + "C"] = (f(n), f(n)) if vector else (f(rows, h), f(h, rows))
+    return t
+
+
 FAMILIES = {
     "evo1": (striped_hyena, lambda rng: make_striped_hyena(rng, 4, 4, 8, np.float32)),
     "evo1_groups": (striped_hyena, lambda rng: make_striped_hyena(rng, 6, 3, 8, np.float32)),
@@ -605,6 +722,14 @@ FAMILIES = {
     "early_lru": (early_lru, lambda rng: make_early_lru(rng, 3, 8)),
     "bigs": (bigs, lambda rng: make_bigs(rng, 16, False)),
     "bigs_clipped": (bigs, lambda rng: make_bigs(rng, 16, True)),
+    "lrnnx_s5": (lrnnx_s5, lambda rng: make_lrnnx_s5(rng, 3, 8)),
+    "lrnnx_s5_dirac": (lambda t: lrnnx_s5(t, "dirac"), lambda rng: make_lrnnx_s5(rng, 3, 8)),
+    "lrnnx_events": (lrnnx_events, lambda rng: make_lrnnx_events(rng, 3, 8)),
+    "lrnnx_s4d": (lrnnx_s4d, lambda rng: make_lrnnx_s4d(rng, 3, 8)),
+    "centaurus_neck": (centaurus, lambda rng: make_centaurus(rng, 3, 4, 2, "neck")),
+    "centaurus_pointwise": (centaurus, lambda rng: make_centaurus(rng, 3, 4, 2, "pointwise")),
+    "centaurus_dws": (centaurus, lambda rng: make_centaurus(rng, 3, 3, 6, "dws")),
+    "centaurus_full": (centaurus, lambda rng: make_centaurus(rng, 2, 4, 3, "full")),
 }
 
 # A bank of Evo 2 of 64 channels as at the start of a training, to compare methods on.

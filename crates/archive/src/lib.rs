@@ -40,6 +40,6 @@ pub use place::{check_destination, check_output};
 pub use sharded_file::ShardError;
 pub use temporary::is_temporary;
 pub use tensor::{Dtype, Header, RawTensor, TensorError};
-pub use torch_file::Setting;
+pub use torch_file::{Setting, tensor_file};
 pub use unchanging::ReadAt;
 pub use weight_set::WeightSet;

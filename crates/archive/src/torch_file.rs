@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use settings::Setting;
+pub use writer::tensor_file;
 
 use crate::contents::{Read, TensorFile, Ties};
 use crate::error::ArchiveError;

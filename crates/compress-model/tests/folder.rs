@@ -211,6 +211,117 @@ fn layers_of_one_number_are_filled_up_and_what_is_left_out_is_named() {
 }
 
 #[test]
+fn one_order_for_the_whole_model_is_the_most_that_a_layer_needs() {
+    let place = tempfile::tempdir().unwrap();
+    let source = folder(place.path(), CONFIGURATION);
+    let small = place.path().join("small");
+    let [from, to] = [&source, &small].map(|path| path.display().to_string());
+    let energy = ["reduce", &from, "--energy", "0.99999"];
+    let one = ["--allocate", "model", "--output", &to];
+    let printed = said(&[&energy[..], &one].concat());
+    assert!(!printed.contains("filled up"), "{printed}");
+    assert_eq!(states(&small), [4, 4]);
+    assert!(text(&small.join("config.json")).contains("\"state_size\": 4"));
+    // The layer that needs 3 has a smaller error with 4.
+    let errors = |arguments: &[&str]| {
+        let json = ["--dry-run", "--format", "json"];
+        let output = run(&[&energy[..], arguments, &json].concat());
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let layers = document["layers"].as_array().unwrap().clone();
+        let error = |layer: &Value| layer["relative_h2_error"].as_f64().unwrap();
+        layers.iter().map(error).collect::<Vec<_>>()
+    };
+    let (own, shared) = (errors(&[]), errors(&["--allocate", "model"]));
+    assert!(shared[1] < 0.9 * own[1], "{own:?} {shared:?}");
+    // The file alone, too; other ways of sharing need data.
+    let file = source.join("model.safetensors").display().to_string();
+    let alone = place.path().join("alone.safetensors").display().to_string();
+    said(&[
+        "reduce",
+        &file,
+        "--tolerance",
+        "0.001",
+        "--allocate",
+        "model",
+        "--output",
+        &alone,
+    ]);
+    let found = states(Path::new(&alone));
+    assert_eq!(found[0], found[1], "{found:?}");
+    let output = run(&[
+        "reduce",
+        &file,
+        "--energy",
+        "0.9",
+        "--allocate",
+        "layer",
+        "--dry-run",
+    ]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("go with --calibrate"), "{message}");
+}
+
+#[test]
+fn filters_of_stripedhyena_are_written_layer_by_layer_and_read_again() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let source = format!("{MODELS}/evo1.safetensors");
+    let (filters, small) = (at("filters"), at("small.safetensors"));
+    let printed = said(&[
+        "reduce",
+        &source,
+        "--energy",
+        "0.95",
+        "--filters",
+        &filters,
+        "--output",
+        &small,
+    ]);
+    assert!(printed.contains("filters"), "{printed}");
+    let written = files(Path::new(&filters));
+    let names: Vec<&str> = written.keys().map(String::as_str).collect();
+    let expected = [
+        "approx_poles_1.pt",
+        "approx_poles_3.pt",
+        "approx_residues_1.pt",
+        "approx_residues_3.pt",
+    ];
+    assert_eq!(names, expected);
+    let own = states(Path::new(&filters));
+    println!("states by layer: {own:?}");
+    assert_ne!(own[0], own[1], "each layer has its own size");
+    assert_eq!(own, states(Path::new(&small)));
+    // They can be made smaller, too, and are refused where one of a pair is missing.
+    said(&[
+        "reduce",
+        &filters,
+        "--order",
+        "1",
+        "--output",
+        &at("one.safetensors"),
+    ]);
+    std::fs::remove_file(Path::new(&filters).join("approx_residues_3.pt")).unwrap();
+    let message = refused(&["inspect", &filters]);
+    assert!(message.contains("approx_residues_3.pt"), "{message}");
+    let evo2 = format!("{MODELS}/evo2.safetensors");
+    let message = refused(&[
+        "reduce",
+        &evo2,
+        "--order",
+        "4",
+        "--filters",
+        &at("no"),
+        "--output",
+        &at("no.safetensors"),
+    ]);
+    assert!(
+        message.contains("no files of poles and residues"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_configuration_that_disagrees_is_named_and_stays() {
     let place = tempfile::tempdir().unwrap();
     let wrong = CONFIGURATION.replace("16", "12");
@@ -224,6 +335,16 @@ fn a_configuration_that_disagrees_is_named_and_stays() {
     assert!(flat(&printed).contains(words), "{printed}");
     said(&["reduce", &from, "--order", "6", "--output", &to]);
     assert_eq!(text(&small.join("config.json")), wrong);
+}
+
+#[test]
+fn an_error_names_its_file_once() {
+    let place = tempfile::tempdir().unwrap();
+    let small = place.path().join("small.safetensors").display().to_string();
+    let source = format!("{MODELS}/evo2.safetensors");
+    let balanced = ["--method", "balanced", "--order", "4", "--output", &small];
+    let message = refused(&[&["reduce", &source], &balanced[..]].concat());
+    assert_eq!(message.matches("evo2.safetensors").count(), 1, "{message}");
 }
 
 #[test]

@@ -40,6 +40,8 @@ fn refused(arguments: &[&str]) -> String {
 fn inspect_lists_the_sets_of_weights_with_their_bytes() {
     let [shown, notes] = said(&["inspect", FILE]);
     assert!(notes.contains("`model` is read"), "{notes}");
+    // One note says so.
+    assert_eq!(notes.matches("`model_ema`").count(), 1, "{notes}");
     let row = |name: &str| {
         let mut lines = shown
             .lines()

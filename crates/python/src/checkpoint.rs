@@ -8,8 +8,10 @@ use hankelite::calibrate::{
     CalibrateError, Calibrated, CalibratedReduction, CalibrationRun, Captured, Settings,
     WeightChoice,
 };
-use hankelite::checkpoint::{Declared, Family, from_tensors};
-use hankelite::compress::{LayerSpectrum, Method, RealisationChoice, inspect_observed};
+use hankelite::checkpoint::{Declared, Family, Provenance, from_tensors};
+use hankelite::compress::{
+    LayerRecord, LayerSpectrum, Method, RealisationChoice, inspect_observed,
+};
 use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
 use hankelite::progress::ProgressSink;
@@ -188,7 +190,12 @@ impl Checkpoint {
         })?;
         let reduced = reduced.map_err(Failure::from)?;
         let records = json(&reduced.records)?;
-        Ok((Self(self.0.with_model(reduced.model)), records))
+        let method = json(&plan.method())?.trim_matches('"').to_string();
+        let smaller = self.0.with_model(reduced.model);
+        Ok((
+            Self(self.noted(smaller, &reduced.records, (&method, None))),
+            records,
+        ))
     }
 
     /// A smaller checkpoint for the inputs that its layers get; records and choice as JSON.
@@ -431,13 +438,50 @@ impl Checkpoint {
         let (records, choice) = (json(&met.made.records)?, json(&wanted.record(met))?);
         let image = PyArray1::from_slice(py, image_of(met)?.as_bytes());
         let smaller = self.0.with_model(met.made.model.clone());
+        let way = "states and maps to a target, balanced for the layers' inputs, refined";
+        let smaller = self.noted(smaller, &met.made.records, (way, Some(&wanted.origin)));
         let smaller = Self(smaller.with_storage(met.made.plan.storage()));
         Ok((smaller, records, choice, image))
     }
 
     fn calibrated(&self, reduced: Calibrated) -> PyResult<(Self, String, String)> {
         let (records, choice) = (json(&reduced.records)?, json(&reduced.choice)?);
-        Ok((Self(self.0.with_model(reduced.model)), records, choice))
+        let weight = reduced.choice.weight;
+        let way = format!("balanced for the layers' inputs by their {weight}, refined");
+        let smaller = self.0.with_model(reduced.model);
+        let on = Some(reduced.choice.origin.as_str());
+        let smaller = self.noted(smaller, &reduced.records, (&way, on));
+        Ok((Self(smaller), records, choice))
+    }
+
+    /// With what the model card of a folder says: how the layers were made smaller, and on which data.
+    fn noted(
+        &self,
+        smaller: hankelite::Checkpoint,
+        records: &[LayerRecord],
+        (method, calibration): (&str, Option<&str>),
+    ) -> hankelite::Checkpoint {
+        let Some(folder) = self.0.folder() else {
+            return smaller;
+        };
+        let error = |layer: &LayerRecord| {
+            let weighted = layer.relative_weighted_error;
+            weighted.unwrap_or(layer.relative_kernel_error)
+        };
+        let name = folder.file_name().unwrap_or(folder.as_os_str());
+        smaller.with_provenance(Provenance {
+            source: name.to_string_lossy().into_owned(),
+            source_sha256: String::new(),
+            method: method.to_string(),
+            orders_before: records.iter().map(|layer| layer.order_before).collect(),
+            orders: records.iter().map(|layer| layer.order).collect(),
+            calibration: calibration.map(str::to_string),
+            errors: records.iter().map(error).collect(),
+            logit_change: None,
+            calibrated_steps: None,
+            change_of_pairs: None,
+            version: env!("CARGO_PKG_VERSION").to_string(),
+        })
     }
 
     fn require_network(&self, class: &'static str, hint: &str) -> Outcome<()> {

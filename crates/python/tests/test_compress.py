@@ -257,3 +257,33 @@ def test_calibrating_takes_loaders_and_applies_to_the_module_that_was_given():
         changes.append(small.choice["fit"]["before"])
     # Batches of other sizes are summed in another order.
     assert max(changes) - min(changes) < 1e-2 * max(changes)
+
+
+@pytest.fixture
+def model_folder(waves, tmp_path):
+    """The shipped model as `save_pretrained` would leave it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(waves.read_bytes())
+    (folder / "config.json").write_text('{"d_state": 64, "d_model": 16}\n')
+    (folder / "README.md").write_text("# Waves\n")
+    (folder / "vocabulary.txt").write_text("a b c\n")
+    return folder
+
+
+def test_a_folder_is_compressed_and_written_whole(model_folder, labelled, tmp_path):
+    x, y = labelled
+    small = hk.compress(model_folder, (x[:120], y[:120]), order=8)
+    assert [max(order) for order in small.orders.values()] == [8, 8]
+    small.write(tmp_path / "small")
+    written = {path.name for path in (tmp_path / "small").iterdir()}
+    assert written == {"model.safetensors", "config.json", "README.md", "vocabulary.txt"}
+    # The class counts both modes of each pair.
+    assert (tmp_path / "small" / "config.json").read_text() == '{"d_state": 16, "d_model": 16}\n'
+    card = (tmp_path / "small" / "README.md").read_text()
+    assert card.startswith("# Waves\n") and "`d_state` in `config.json`: 16 instead of 64" in card
+    again = hk.read(str(tmp_path / "small"))
+    # The file is in single precision.
+    np.testing.assert_allclose(again.logits(x[:5]), small.logits(x[:5]), atol=0.01)
+    # The source stays as it was.
+    assert (model_folder / "config.json").read_text() == '{"d_state": 64, "d_model": 16}\n'

@@ -21,7 +21,7 @@ pub use cut::Request;
 pub use given::{Known, Sample};
 use hankelite::archive::ReadAt;
 use hankelite::checkpoint::{Checkpoint, Provenance, read_dynamics_of_files, read_files};
-use hankelite::compress::{LayerSpectrum, inspect_observed};
+use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
 use hankelite::model::{Encoder, InputKind};
 use hankelite::rounding::Storage;
 use hankelite::target::Size;
@@ -90,7 +90,9 @@ pub const CHOICES: [(&str, &[&str]); 13] = [
     ("length", &[]),
     (
         "discretisation",
-        &["zoh", "bilinear", "dss", "im", "imex", "imex2", "ex"],
+        &[
+            "zoh", "bilinear", "dss", "im", "imex", "imex2", "ex", "dirac",
+        ],
     ),
     ("dss_version", &DSS_VERSIONS),
     ("dt_transform", &TRANSFORMS),
@@ -180,8 +182,20 @@ impl Session {
             width,
             vocabulary,
             not_streamed: self.player().err().map(|fault| fault.to_string()),
-            layers: inspect_observed(&known.model, time, Realisation::Real, sink)?,
+            layers: self.spectra(time, sink)?,
         })
+    }
+
+    fn spectra(
+        &self,
+        time: TimeBase,
+        sink: &dyn ProgressSink,
+    ) -> Result<Vec<LayerSpectrum>, Fault> {
+        let known = &self.checkpoint;
+        let spectra = inspect_observed(&known.model, time, Realisation::Real, sink)?;
+        let layers = spectra.into_iter().enumerate();
+        let layers = layers.map(|(index, one)| Ok(one.with_steps(known.steps_of_modes(index)?)));
+        layers.collect()
     }
 
     /// The network as it was opened.

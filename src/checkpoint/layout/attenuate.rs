@@ -83,6 +83,11 @@ impl Layout for Attenuate {
         "aTENNuate"
     }
 
+    fn steps_of_modes(&self, tensors: &Tensors<'_>) -> Result<Option<Vec<f64>>, Fault> {
+        let logs = tensors.values(&self.name("log_dt"), "[modes]")?.data;
+        Ok(Some(logs.into_iter().map(f64::exp).collect()))
+    }
+
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
         let poles = tensors.real_matrix(&self.name("A"), [None, Some(2)])?;
         let modes = poles.nrows();

@@ -117,7 +117,14 @@ impl Dplr {
 
     /// L of C̃; 0 where C itself is stored.
     fn length(&self, tensors: &Tensors<'_>) -> Result<usize, Fault> {
-        let name = self.name(if self.v4 { "l_kernel" } else { "L" });
+        let name = match self.v4 {
+            // lrnnx keeps it in a module below the other tensors.
+            true if tensors.contains(&self.name("layer.kernel.l_kernel")) => {
+                self.name("layer.kernel.l_kernel")
+            }
+            true => self.name("l_kernel"),
+            false => self.name("L"),
+        };
         match tensors.contains(&name) {
             true => tensors.count(&name),
             false => Ok(0),

@@ -8,12 +8,14 @@ use crate::checkpoint::layout::annotated::Annotated;
 use crate::checkpoint::layout::annotated_dplr::AnnotatedDplr;
 use crate::checkpoint::layout::attenuate::Attenuate;
 use crate::checkpoint::layout::bigs::{self, Bigs};
+use crate::checkpoint::layout::centaurus::Centaurus;
 use crate::checkpoint::layout::delayed_lru::DelayedLru;
 use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::flow_state::FlowState;
 use crate::checkpoint::layout::hyena::{Hyena, HyenaForm};
 use crate::checkpoint::layout::lin_oss::LinOss;
+use crate::checkpoint::layout::lrnnx::Lrnnx;
 use crate::checkpoint::layout::lru::Lru;
 use crate::checkpoint::layout::lru_rec::LruRec;
 use crate::checkpoint::layout::mega_heads::MegaHeads;
@@ -48,6 +50,10 @@ pub(in crate::checkpoint) enum Kind {
     LinOss,
     /// Cosines with one set of modes for all inputs and outputs (aTENNuate).
     Attenuate,
+    /// S5 of lrnnx.
+    Lrnnx,
+    /// Cosines in groups (Centaurus in lrnnx).
+    Centaurus,
     /// S5 with a step for each mode.
     FlowState,
     /// LRU in one tensor, its maps in modules of their own, with a constant input (LRURec).
@@ -96,6 +102,13 @@ impl Kind {
             Kind::Hyena(_) => &["short_filter_weight", "short_filter_bias", "t"],
             Kind::FlowState => &["output_gate."],
             Kind::LruRec => &["out_proj.bias", "layer_norm."],
+            // lrnnx has the tensors of the kernel in the layer itself.
+            Kind::S4Repo(Version::V4) | Kind::Dplr { v4: true } => &[
+                "input_linear.",
+                "input_gate.",
+                "output_gate.",
+                "output_linear.",
+            ],
             _ => &[],
         }
     }
@@ -122,7 +135,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 33] = [
+pub(super) const MARKS: [(Kind, &[&str]); 35] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -178,6 +191,8 @@ pub(super) const MARKS: [(Kind, &[&str]); 33] = [
         &["log_poles", "residues"],
     ),
     (Kind::Hyena(HyenaForm::Training), &["p", "gamma", "R"]),
+    (Kind::Centaurus, &["A", "B", "C", "log_delta"]),
+    (Kind::Lrnnx, &["A", "B", "C", "D", "log_dt"]),
     (Kind::Attenuate, &["A", "B", "C", "log_dt"]),
 ];
 
@@ -204,7 +219,8 @@ pub(in crate::checkpoint) fn find_layers<'a>(
                 }
             };
             // Other families have those tensors and more; what one of them lacks is named elsewhere.
-            let kind = kind.filter(|kind| *kind != Kind::Attenuate || !has(&"A_imag"))?;
+            let short = |kind: &Kind| matches!(kind, Kind::Attenuate | Kind::Lrnnx);
+            let kind = kind.filter(|kind| !short(kind) || !has(&"A_imag"))?;
             Some(Found {
                 place: place.to_string(),
                 kind,
@@ -424,6 +440,8 @@ impl Found {
             | Kind::DelayedLru
             | Kind::LinOss
             | Kind::LruRec
+            | Kind::Lrnnx
+            | Kind::Centaurus
             | Kind::Attenuate => self.shared_layout(layer, settled),
             Kind::Ema { .. } | Kind::MegaHeads | Kind::Megalodon => self.moving_average(layer),
             Kind::Hyena(form) => Arc::new(Hyena {
@@ -460,6 +478,12 @@ impl Found {
                 discretisation: settled.discretisation.unwrap_or(Discretisation::Im),
             }),
             Kind::Attenuate => Arc::new(Attenuate { layer, place }),
+            Kind::Centaurus => Arc::new(Centaurus { layer, place }),
+            Kind::Lrnnx => Arc::new(Lrnnx {
+                layer,
+                place,
+                settled,
+            }),
             _ => Arc::new(Lru { layer, place }),
         }
     }

@@ -102,6 +102,11 @@ impl Layout for FlowState {
         true
     }
 
+    fn steps_of_modes(&self, tensors: &Tensors<'_>) -> Result<Option<Vec<f64>>, Fault> {
+        let logs = tensors.values(&self.name("log_Delta"), "[modes]")?.data;
+        Ok(Some(logs.into_iter().map(f64::exp).collect()))
+    }
+
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
         let decays = tensors
             .values(&self.name("log_Lambda_real"), "[modes]")?

@@ -218,6 +218,11 @@ impl Lru {
                 d.transpose().as_slice().to_vec(),
             ));
         }
+        if off_diagonal(d).is_some() && !tensors.contains(&name) {
+            let shape = vec![d.nrows(), d.ncols()];
+            let rows = d.transpose().as_slice().to_vec();
+            return Ok(Encoded::new_feedthrough(name, shape, rows));
+        }
         if let Some((row, column)) = off_diagonal(d) {
             let layer = self.layer.clone();
             return Err(Fault::DenseFeedthrough { layer, row, column });

@@ -6,6 +6,7 @@ mod annotated_dplr;
 mod attenuate;
 mod bank;
 mod bigs;
+mod centaurus;
 mod delayed_lru;
 mod dplr;
 mod dss;
@@ -15,6 +16,7 @@ mod find;
 mod flow_state;
 mod hyena;
 mod lin_oss;
+mod lrnnx;
 mod lru;
 mod lru_rec;
 mod mega_heads;
@@ -41,7 +43,7 @@ pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
 pub(super) use sizes::SizeKeys;
-pub use table::layout_table;
+pub use table::{layout_table, listed_models};
 pub use transform::Transform;
 
 use crate::checkpoint::error::Fault;
@@ -139,6 +141,11 @@ pub(super) trait Layout: Debug + Send + Sync {
     /// Whether the network runs its layers at other steps than those of the file.
     fn runs_at_any_step(&self) -> bool {
         false
+    }
+
+    /// The steps Δ of the modes, where each mode has its own; else those of the systems are all.
+    fn steps_of_modes(&self, _: &Tensors<'_>) -> Result<Option<Vec<f64>>, Fault> {
+        Ok(None)
     }
 
     /// Tensors that stand for others of the file from the start, because what is written could not

@@ -239,6 +239,10 @@ impl Layout for S5 {
         if self.torch { "S5 (torch)" } else { "S5" }
     }
 
+    fn steps_of_modes(&self, tensors: &Tensors<'_>) -> Result<Option<Vec<f64>>, Fault> {
+        Ok(Some(self.read(tensors)?.steps))
+    }
+
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {
         let Stored {
             lambdas,

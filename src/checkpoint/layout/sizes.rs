@@ -25,9 +25,11 @@ impl Kind {
             Kind::Ema { .. } => keys(&["n_dim", "encoder_n_dim", "decoder_n_dim"], &[1]),
             Kind::FlowState => keys(&["encoder_state_dim"], &[1]),
             Kind::Megalodon => keys(&["cema_ndim"], &[1]),
-            Kind::LruRec | Kind::Attenuate | Kind::LinOss | Kind::MegaHeads => keys(&[], &[1]),
+            Kind::LruRec | Kind::Attenuate | Kind::Centaurus | Kind::LinOss | Kind::MegaHeads => {
+                keys(&[], &[1])
+            }
             Kind::Bigs => keys(&["num_ssm"], &[1]),
-            Kind::Lru | Kind::DelayedLru => {
+            Kind::Lru | Kind::DelayedLru | Kind::Lrnnx => {
                 keys(&["d_hidden", "state_dim", "d_state", "state_size"], &[1])
             }
             Kind::Dss => keys(&["d_state", "state_size"], &[1, 2]),

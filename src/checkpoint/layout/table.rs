@@ -28,6 +28,8 @@ fn row(kind: Kind) -> Row {
         Kind::S5 { torch: true } => S5_TORCH,
         Kind::FlowState => FLOW_STATE,
         Kind::Attenuate => ATTENUATE,
+        Kind::Lrnnx => LRNNX,
+        Kind::Centaurus => CENTAURUS,
         Kind::Lru => LRU,
         Kind::DelayedLru => DELAYED_LRU,
         Kind::LinOss => LIN_OSS,
@@ -193,6 +195,23 @@ const ATTENUATE: Row = Row {
     written: "M (`num_coeffs` × `repeat`); cosines without a phase only (`--method in-layout`); Δ = 1",
 };
 
+const LRNNX: Row = Row {
+    family: "S5 of lrnnx",
+    tensors: "`log_dt` (P), `A` (P, 2), `B` (P, H) real, `C` (H, P, 2), `D` (inputs, outputs); that for \
+              events with `B` (P, H, 2), `D` (H)",
+    open: "**discretisation** (zoh, dirac); for events discretisation (zoh), conj_sym (false)",
+    written: "P (`d_state`); Δ = 1; with a real `B` modes that inputs reach in one phase only: \
+              `convert --to lru` first",
+};
+
+const CENTAURUS: Row = Row {
+    family: "Centaurus of lrnnx",
+    tensors: "`log_delta` (N), `A` (N, M) complex, `E` (N, M), `B` (N, H) and `C` (H, N), or (N) each; \
+              without `E` `B` (N M, H), `C` (H, N M)",
+    open: "",
+    written: "nothing: `convert --to s5` or `--to s4d` first",
+};
+
 const FLOW_STATE: Row = Row {
     family: "FlowState r1 and r1.1",
     tensors: "`log_Lambda_real`, `Lambda_imag`, `log_Delta` (P), `B_tilde_r`, `B_tilde_i` (P, H), \
@@ -289,6 +308,46 @@ pub fn layout_table() -> String {
         lines.push(line(&[family, &marks, tensors, open, written]));
     }
     lines.join("\n")
+}
+
+/// The name by which the table of models lists a family.
+fn listed(kind: Kind) -> &'static str {
+    match kind {
+        Kind::S4d => "S4D",
+        Kind::S4Repo(_) => "state-spaces/s4",
+        Kind::Dplr { .. } | Kind::AnnotatedDplr | Kind::MimoDplr => "DPLR",
+        Kind::Dss => "DSS",
+        Kind::AnnotatedS4d | Kind::AnnotatedDss => "annotated-s4",
+        Kind::Bigs => "BiGS",
+        Kind::S5 { torch: false } => "S5",
+        Kind::S5 { torch: true } => "s5-pytorch",
+        Kind::FlowState => "FlowState",
+        Kind::Attenuate => "aTENNuate",
+        Kind::Lrnnx => "S5 of lrnnx",
+        Kind::Centaurus => "Centaurus",
+        Kind::Lru => "LRU",
+        Kind::DelayedLru => "neural-ssm",
+        Kind::LinOss => "LinOSS",
+        Kind::LruRec => "LRURec",
+        Kind::Own => "a layout of your own",
+        Kind::Ema {
+            transformers: false,
+        } => "MEGA (fairseq",
+        Kind::Ema { transformers: true } => "transformers",
+        Kind::MegaHeads => "mega-pytorch",
+        Kind::Megalodon => "Megalodon",
+        Kind::Hyena(HyenaForm::Complex) => "StripedHyena",
+        Kind::Hyena(_) => "Evo 2",
+    }
+}
+
+/// The names by which people know the models that are read, for the first table of `docs/formats.md`.
+pub fn listed_models() -> Vec<&'static str> {
+    let kinds = MARKS.iter().map(|(kind, _)| *kind).chain([Kind::Own]);
+    let mut names: Vec<&str> = kinds.map(listed).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 fn line(cells: &[&str]) -> String {

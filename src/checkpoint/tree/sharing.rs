@@ -139,32 +139,53 @@ fn equal_layers(archive: &Archive, found: &[Found]) -> Result<Vec<(usize, usize)
         let Some((largest, ..)) = largest else {
             continue;
         };
-        let mut firsts: BTreeMap<u64, usize> = BTreeMap::new();
+        // Layers that start alike may share their largest tensor and nothing else.
+        let mut firsts: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for &index in layers {
             let place = &found[index].place;
             let digest = digest(archive, &format!("{place}{largest}"))?;
-            let first = *firsts.entry(digest).or_insert(index);
-            let first_place = &found[first].place;
-            let mut same = first != index;
-            for (part, ..) in parts {
-                let pair = [first_place, place].map(|place| format!("{place}{part}"));
-                same = same && is_equal(archive, &pair[0], &pair[1])?;
+            let firsts = firsts.entry(digest).or_default();
+            let mut like = None;
+            for &first in firsts.iter() {
+                if like.is_none() && is_same(archive, [&found[first].place, place], parts)? {
+                    like = Some(first);
+                }
             }
-            if same {
-                equal.push((first, index));
+            match like {
+                Some(first) => equal.push((first, index)),
+                None => firsts.push(index),
             }
         }
     }
     Ok(equal)
 }
 
+/// Whether all tensors of two layers are equal, also those that both have beside their kernels.
+fn is_same(archive: &Archive, places: [&str; 2], parts: &[Part<'_>]) -> Result<bool, Fault> {
+    let pair = |part: &str| places.map(|place| format!("{place}{part}"));
+    let both = |part: &&str| pair(part).iter().all(|name| archive.contains(name));
+    let beside = BESIDE_ONE.into_iter().filter(both);
+    for part in parts.iter().map(|(part, ..)| *part).chain(beside) {
+        let [first, second] = pair(part);
+        if !is_equal(archive, &first, &second)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// A tensor of a layer: its name after that of the layer, element type and shape.
 type Part<'a> = (&'a str, Dtype, &'a [usize]);
 
+/// What may stand beside one of two equal kernels alone: D, and the length that a kernel of S4 was made for.
+/// lrnnx has a layer's tensors in the layer, with D, and again in its kernel, with the length.
+const BESIDE_ONE: [&str; 2] = ["D", "l_kernel"];
+
 fn parts<'a>(archive: &'a Archive, layer: &Found) -> Vec<Part<'a>> {
-    let own = archive
-        .headers()
-        .filter(|header| layer.is_kernel(header.name));
+    let own = archive.headers().filter(|header| {
+        let rest = header.name.strip_prefix(layer.place.as_str());
+        layer.is_kernel(header.name) && rest.is_none_or(|rest| !BESIDE_ONE.contains(&rest))
+    });
     own.map(|header| {
         (
             &header.name[layer.place.len()..],

@@ -1,15 +1,16 @@
 //! Writing a zip file as `torch.save` would.
 
 use std::collections::BTreeMap;
-use std::io::{Seek, Write};
+use std::io::{Cursor, Seek, Write};
 use std::path::Path;
 
+use crate::changes::Changes;
 use crate::contents::Contents;
 use crate::error::ArchiveError;
 use crate::pickle::Plain;
 use crate::pickle::writer::PickleWriter;
 use crate::strides::row_major;
-use crate::tensor::Dtype;
+use crate::tensor::{Dtype, RawTensor};
 use crate::torch_file::sharing::{Stretch, stretches};
 use crate::torch_file::{
     Document, Item, METADATA_RECORD, STORAGES, StoredTensor, TorchFile, UNTYPED,
@@ -26,6 +27,45 @@ pub(crate) fn write(
     path: &Path,
     contents: &Contents<'_>,
     source: Option<&TorchFile>,
+) -> Result<(), ArchiveError> {
+    written(out, path, contents, source, Top::Dictionary)
+}
+
+/// A file of `torch.save` with one tensor and no dictionary, by the bytes of it; `path` is where it is to
+/// stand.
+///
+/// # Errors
+/// [`ArchiveError::NoDtype`] for an element type that PyTorch does not have.
+pub fn tensor_file(path: &Path, tensor: RawTensor) -> Result<Vec<u8>, ArchiveError> {
+    let shapes = [(String::new(), (tensor.dtype(), tensor.shape().to_vec()))];
+    let tensors = BTreeMap::from([(String::new(), tensor)]);
+    let contents = Contents {
+        path,
+        file: &tensors,
+        changes: &Changes::InMemory(BTreeMap::new()),
+        ties: &BTreeMap::new(),
+        shapes: &shapes.into(),
+        metadata: "",
+    };
+    let mut out = Cursor::new(Vec::new());
+    written(&mut out, path, &contents, None, Top::Tensor)?;
+    Ok(out.into_inner())
+}
+
+/// What a file holds at the top.
+#[derive(Clone, Copy, PartialEq)]
+enum Top {
+    Dictionary,
+    /// The only one.
+    Tensor,
+}
+
+fn written(
+    out: impl Write + Seek,
+    path: &Path,
+    contents: &Contents<'_>,
+    source: Option<&TorchFile>,
+    top: Top,
 ) -> Result<(), ArchiveError> {
     let flat;
     let document = match source {
@@ -54,7 +94,10 @@ pub(crate) fn write(
         pickle: PickleWriter::new(),
         order: Vec::new(),
     };
-    pickling.document(document)?;
+    match contents.headers().next().filter(|_| top == Top::Tensor) {
+        Some(header) => pickling.tensor(header.name)?,
+        None => pickling.document(document)?,
+    }
     let (order, pickle) = (pickling.order, pickling.pickle.finish());
     let mut records = RecordWriter::new(path, out, format!("{}/", prefix_of(path)));
     let bytes = |storage: &Storage<'_>| match (storage, source) {

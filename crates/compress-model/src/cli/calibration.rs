@@ -12,7 +12,7 @@ use hankelite::calibrate::{
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{Allocation, kernel_norm};
 use hankelite::infer::{InputScale, Network, Path as InferPath};
-use hankelite::model::{Encoder, InputKind, InputSignal, Model, Sequence};
+use hankelite::model::{Block, Encoder, InputKind, InputSignal, Model, Sequence};
 use hankelite_archive::check_destination;
 use hankelite_control::Refinement;
 use hankelite_data::{DataError, Dataset, Source, Split};
@@ -154,8 +154,8 @@ pub(super) struct Sharing {
           value_parser = words::<Form>(FORMS))]
     form: Option<Form>,
     /// How states are shared [default: model for --order; for other sizes layer in a file, channel
-    /// in an image].
-    #[arg(hide_short_help = true, long, requires = "calibrate", value_parser = words::<Allocation>(ALLOCATIONS))]
+    /// in an image; without --calibrate what each channel needs].
+    #[arg(hide_short_help = true, long, value_parser = words::<Allocation>(ALLOCATIONS))]
     allocate: Option<Allocation>,
 }
 
@@ -192,9 +192,19 @@ impl Sharing {
         Ok(())
     }
 
-    /// The flag that sets how states are shared, where it is given.
-    pub(super) fn allocates(&self) -> Option<&'static str> {
-        self.allocate.is_some().then_some("--allocate")
+    /// The flag that sets how states are shared, where it is given and a model whose channels share modes
+    /// does not do so anyway: its layers keep the same share, which is one order where all have one.
+    pub(super) fn allocates_in(&self, model: &Model) -> Option<&'static str> {
+        let mut orders = model.blocks().iter().map(Block::order);
+        let first = orders.next();
+        let equal = orders.all(|order| Some(order) == first);
+        let anyway = self.is_one_order() && equal;
+        (self.allocate.is_some() && !anyway).then_some("--allocate")
+    }
+
+    /// Whether nothing is asked for that needs calibration.
+    pub(super) fn is_free_of_data(&self) -> bool {
+        self.form.is_none() && matches!(self.allocate, None | Some(Allocation::Model))
     }
 
     /// Whether the whole model is requested to keep the same order.
@@ -240,7 +250,8 @@ const WEIGHTS: [Word; 3] = [
 const ALLOCATIONS: [Word; 3] = [
     word(
         "model",
-        "One order for the whole model, for modules of a single number of states",
+        "One order for the whole model, for modules of a single number of states: without \
+         --calibrate the most that any channel needs",
     )
     .alias("uniform"),
     word("layer", "One order per layer, none below half the mean"),

@@ -35,7 +35,7 @@ pub(super) struct Declarations {
     #[arg(hide_short_help = true, long, value_name = "L", value_parser = positive)]
     length: Option<usize>,
     /// How a layer of state-spaces/s4, S5 or LinOSS is discretised [default: that of its class; LinOSS
-    /// has none].
+    /// and S5 of lrnnx have none].
     #[arg(hide_short_help = true, long, alias = "discretization", value_parser = words::<Discretisation>(DISCRETISATIONS))]
     discretisation: Option<Discretisation>,
     /// What the steps `inv_dt` of state-spaces/s4 v4 go through; no default.
@@ -114,7 +114,9 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
-const DISCRETISATIONS: [&str; 7] = ["zoh", "bilinear", "dss", "im", "imex", "imex2", "ex"];
+const DISCRETISATIONS: [&str; 8] = [
+    "zoh", "bilinear", "dss", "im", "imex", "imex2", "ex", "dirac",
+];
 const DSS_VERSIONS: [&str; 6] = [
     "softmax",
     "exp",

@@ -144,12 +144,14 @@ fn layers(
 ) -> anyhow::Result<Vec<Layer>> {
     let spectra = inspect_observed(&checkpoint.model, time, realisation, &Bars::new(printer))?;
     let layers = spectra.into_iter().enumerate();
-    let layers = layers.map(|(index, spectrum)| Layer {
-        parameters: checkpoint.layer_parameters(index),
-        spectrum,
-        measure: None,
+    let layers = layers.map(|(index, spectrum)| {
+        Ok(Layer {
+            parameters: checkpoint.layer_parameters(index),
+            spectrum: spectrum.with_steps(checkpoint.steps_of_modes(index)?),
+            measure: None,
+        })
     });
-    Ok(layers.collect())
+    layers.collect()
 }
 
 /// The sequences that a generalisation measure is taken on.

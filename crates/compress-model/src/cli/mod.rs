@@ -186,7 +186,7 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Make the model smaller: states, or states and maps together, in a checkpoint and an image.
     #[command(aliases = ["compress", "shrink"])]
-    Reduce(reduce::Arguments),
+    Reduce(Box<reduce::Arguments>),
     /// What a file is, in three lines: the same as the file alone.
     #[command(hide = true)]
     Look(look::Arguments),

@@ -289,12 +289,14 @@ fn columns() -> Option<usize> {
 }
 
 /// The error and its causes in one line, each once: many errors of the libraries repeat
-/// their cause in their own text.
+/// their cause in their own text, and some name the file that is named around them.
 fn causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
-        if !text.contains(&cause) {
+        if cause.starts_with(&format!("{text}: ")) {
+            text = cause;
+        } else if !text.contains(&cause) {
             text = format!("{text}: {cause}");
         }
     }
@@ -339,6 +341,14 @@ fn out(text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_named_once() {
+        let within = |outer: &str| anyhow::anyhow!("a.pth: no layer").context(outer.to_string());
+        assert_eq!(causes(&within("a.pth")), "a.pth: no layer");
+        assert_eq!(causes(&within("b.pth")), "b.pth: a.pth: no layer");
+        assert_eq!(causes(&within("a.pt")), "a.pt: a.pth: no layer");
+    }
 
     #[test]
     fn rates_have_the_figures_that_matter() {

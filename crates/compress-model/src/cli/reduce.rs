@@ -68,6 +68,8 @@ struct Document<'a> {
     image: Option<WrittenImage>,
     report: Option<WrittenReport>,
     card: Option<String>,
+    /// The folder of --filters.
+    filters: Option<String>,
     /// What changes beside the tensors of a folder.
     folder: Option<FolderChanges>,
     /// Layers whose poles and residues are in a wider number format than that of --dtype or the file.
@@ -153,6 +155,7 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
         // What is measured below is what the file holds.
         reduced = held;
     }
+    document.filters = write_filters(arguments, &reduced)?;
     document.seconds = start.elapsed().as_secs_f64();
     if let Some(data) = &data {
         document.before = Some(score(&checkpoint, First::all(data), printer)?);
@@ -179,6 +182,23 @@ fn write(
         Some(_) => hankelite::read(output, &arguments.declarations.declared())?,
     };
     Ok((held, worst))
+}
+
+/// Writes the filters of every layer into the folder that is asked for, which is made where its own folder
+/// exists.
+fn write_filters(arguments: &Arguments, reduced: &Checkpoint) -> anyhow::Result<Option<String>> {
+    let Some(folder) = arguments.filters.as_deref().filter(|_| !arguments.dry_run) else {
+        return Ok(None);
+    };
+    let files = reduced.filter_files()?;
+    if !folder.is_dir() {
+        std::fs::create_dir(folder)
+            .with_context(|| format!("{}: the folder cannot be made", folder.display()))?;
+    }
+    for (name, bytes) in files {
+        write_whole(folder.join(name), bytes)?;
+    }
+    Ok(Some(folder.display().to_string()))
 }
 
 /// Writes the card and the report.
@@ -215,6 +235,7 @@ impl Document<'_> {
             image: None,
             report: None,
             card: None,
+            filters: None,
             folder: None,
             kept_layers: Vec::new(),
             dry_run: arguments.dry_run,
@@ -282,7 +303,10 @@ fn work(arguments: &Arguments, checkpoint: &Checkpoint, printer: &Printer) -> an
     if let Some(source) = &arguments.calibrate {
         return calibrated(arguments, source, checkpoint, printer);
     }
-    let plan = plan(arguments, checkpoint)?;
+    let mut plan = plan(arguments, checkpoint)?;
+    if arguments.sharing.is_one_order() {
+        plan = plan.with_one_order(&checkpoint.model, &Bars::new(printer))?;
+    }
     let reduced = reduce_observed(&checkpoint.model, &plan, &Bars::new(printer))?;
     let source = &arguments.input.checkpoint;
     Ok(Work {
@@ -334,6 +358,7 @@ fn require_free_poles(checkpoint: &Checkpoint) -> anyhow::Result<()> {
 fn held_by(class: SystemClass) -> &'static str {
     match class {
         SystemClass::Cosines => "cosines without a phase",
+        SystemClass::RealInputs => "real input weights",
         SystemClass::Oscillators(_) => "oscillators",
         _ => "angles that are multiples of one",
     }

@@ -218,7 +218,8 @@ class Model:
     def write(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes a checkpoint, whole or not at all. The ending names the container: .safetensors,
         .pt, .pth, .ckpt, .npz, .msgpack, .safetensors.index.json; else it is that of the file
-        read."""
+        read. Where a folder was read, a name without an ending is a folder: with the number of
+        states set in its configuration, a section in its model card, and all else copied."""
         self._core.write(os.fspath(path))
 
     def convert(self, family: str) -> Model:

@@ -19,7 +19,7 @@ DECLARED = {
     "per_step": "True where the network has outputs at every step",
     "dss_version": "'softmax', 'exp', 'exp-re-im', 'exp-no-scale', 'clip' or 'clip-no-scale'",
     "length": "the steps of a sequence",
-    "discretisation": "'zoh', 'bilinear' or 'dss'; of LinOSS 'im', 'imex', 'imex2' or 'ex'",
+    "discretisation": "'zoh', 'bilinear' or 'dss'; of LinOSS 'im', 'imex', 'imex2' or 'ex'; of lrnnx 'dirac' too",
     "dt_transform": "'exp', 'softplus', ...",
     "real_transform": "'exp', 'softplus', 'relu', ...",
     "bandlimit": "a number",

@@ -127,6 +127,10 @@ pub(in crate::cli) struct Arguments {
     /// a target in bytes, it also has bytes, bits and microseconds.
     #[arg(hide_short_help = true, long, value_name = "FILE.md")]
     pub(super) card: Option<PathBuf>,
+    /// Also write the filters of StripedHyena, each layer with its own number of modes, into a folder:
+    /// approx_poles_1.pt, approx_residues_1.pt and so on, which `load_poles_residues` of its class reads.
+    #[arg(hide_short_help = true, long, value_name = "DIR")]
+    pub(super) filters: Option<PathBuf>,
     #[command(flatten)]
     pub(super) report: ReportFile,
     #[command(flatten)]
@@ -273,6 +277,7 @@ impl Arguments {
                     .to_string()
             ));
         }
+        self.check_ways(without)?;
         match self.target_ways.within {
             Some(within) if !(0.0..100.0).contains(&within) => {
                 bail!("--within is {within}, expected points of accuracy from 0 to 100")
@@ -281,10 +286,30 @@ impl Arguments {
         }
     }
 
+    /// Refuses ways that do not go with the size.
+    fn check_ways(&self, without: bool) -> anyhow::Result<()> {
+        let image = self.target.is_set() && self.form() == Form::Image;
+        if self.filters.is_some() && (without || image) {
+            bail!(Usage(
+                "--filters goes with a size of states: --order, --energy, --tolerance, --budget or --max-error"
+                    .to_string()
+            ));
+        }
+        if self.calibrate.is_none() && !self.sharing.is_free_of_data() {
+            bail!(Usage(
+                "--for and --allocate layer or channel go with --calibrate; without it every channel has the \
+                 states that it needs, and --allocate model gives all the most of them"
+                    .to_string()
+            ));
+        }
+        Ok(())
+    }
+
     /// Whether one layer after the other is enough. The network of a folder may need one order for all,
     /// which only `--order` gives from the start.
     pub(super) fn is_of_layers_alone(&self) -> bool {
-        if self.rule.order.is_none() && self.input.checkpoint.is_dir() {
+        let one = self.input.checkpoint.is_dir() || self.sharing.is_one_order();
+        if self.rule.order.is_none() && one || self.filters.is_some() {
             return false;
         }
         let shown = self.data.is_some() || self.report.path.is_some() || self.card.is_some();
@@ -301,7 +326,7 @@ impl Arguments {
             self.target.check_shared(model)?;
         }
         let ways = self.ways.for_banks_alone();
-        match self.sharing.allocates().or(ways) {
+        match self.sharing.allocates_in(model).or(ways) {
             Some(flag) => bail!(
                 "{flag} is for causal layers with one system per channel; {here}, and all layers \
                  keep the same share: leave {flag} out"
@@ -411,7 +436,7 @@ const METHODS: [Word; 9] = [
     ),
     word(
         "in-layout",
-        "What the file can hold, of the least kernel error: for aTENNuate, LinOSS and Megalodon",
+        "What the file can hold, of the least kernel error: for aTENNuate, LinOSS, Megalodon",
     ),
 ];
 

@@ -42,8 +42,8 @@ pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result
         printer,
     )?;
     show_outcome(document, printer)?;
-    if let Some(card) = &document.card {
-        printer.line(&format!("wrote {card}"))?;
+    for written in [&document.filters, &document.card].into_iter().flatten() {
+        printer.line(&format!("wrote {written}"))?;
     }
     match &document.report {
         Some(report) => report.show(printer),
@@ -192,7 +192,8 @@ fn show_cost_of_layout(document: &Document<'_>, printer: &Printer) -> anyhow::Re
     let class = document.plan.and_then(Plan::class);
     let (what, to) = match class {
         None => ("positive real poles", "s4d"),
-        Some(SystemClass::Multiples) => (held_by(SystemClass::Multiples), "stripedhyena"),
+        Some(class @ SystemClass::Multiples) => (held_by(class), "stripedhyena"),
+        Some(class @ SystemClass::RealInputs) => (held_by(class), "lru"),
         Some(class) => (held_by(class), "s5"),
     };
     printer.line(&format!(

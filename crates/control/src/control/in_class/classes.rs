@@ -45,12 +45,22 @@ struct Pole {
     slopes: Vec<(usize, Complex64)>,
 }
 
+/// Where a row of inputs stands in β.
+struct Part {
+    first: usize,
+    factor: Complex64,
+    growth: f64,
+}
+
+/// Re(β e^{zl}) and a quarter turn of it.
+const QUARTERS: [Complex64; 2] = [Complex64::ONE, Complex64::I];
+
 impl SystemClass {
     /// Stored modes of a unit: what comes and goes as a whole.
     pub fn modes(self) -> usize {
         match self {
             SystemClass::Oscillators(_) => 2,
-            SystemClass::Cosines | SystemClass::Multiples => 1,
+            _ => 1,
         }
     }
 
@@ -58,14 +68,14 @@ impl SystemClass {
     fn signals(self) -> usize {
         match self {
             SystemClass::Cosines => 1,
-            SystemClass::Oscillators(_) | SystemClass::Multiples => 2,
+            _ => 2,
         }
     }
 
     /// Real rows of inputs that a unit has.
     fn rows(self) -> usize {
         match self {
-            SystemClass::Cosines => 1,
+            SystemClass::Cosines | SystemClass::RealInputs => 1,
             SystemClass::Oscillators(_) => 2,
             SystemClass::Multiples => 0,
         }
@@ -164,7 +174,9 @@ impl Numbers {
             let largest = row.iter().max_by(|a, b| a.norm().total_cmp(&b.norm()));
             // Where rows are real their phase belongs to no one.
             let turn = match (class, largest) {
-                (SystemClass::Cosines, Some(b)) if b.norm() > 0.0 => b.conj() / b.norm(),
+                (SystemClass::Cosines | SystemClass::RealInputs, Some(b)) if b.norm() > 0.0 => {
+                    b.conj() / b.norm()
+                }
                 _ => Complex64::ONE,
             };
             values.extend(row.iter().map(|b| (b * turn).re));
@@ -286,7 +298,7 @@ impl Numbers {
                     ],
                 }
             }
-            SystemClass::Cosines => {
+            SystemClass::Cosines | SystemClass::RealInputs => {
                 let re = decay(2 * n);
                 Pole {
                     exponent: Complex64::new(re, value(2 * n + 1)),
@@ -301,15 +313,23 @@ impl Numbers {
         self.class.pole_numbers(self.units) + (unit * self.class.rows() + row) * self.inputs
     }
 
-    /// What an input is multiplied by in β, and how fast that grows with the exponent, relative to it.
-    fn factor(&self, exponent: Complex64) -> (Complex64, f64) {
-        match self.class {
+    /// Of a signal of a unit: the first of its inputs, what these are multiplied by in β, and how fast that
+    /// grows with the exponent, relative to it. None where β is no number of the file's.
+    fn part(&self, unit: usize, signal: usize, exponent: Complex64) -> Option<Part> {
+        let (row, factor, growth) = match self.class {
+            SystemClass::Multiples => return None,
+            SystemClass::Cosines => (0, Complex64::ONE, 0.0),
+            SystemClass::RealInputs => (0, QUARTERS[signal], 0.0),
             SystemClass::Oscillators(poles) => {
                 let ahead = poles.ahead();
-                (-Complex64::I * (ahead * exponent).exp(), ahead)
+                (signal, -Complex64::I * (ahead * exponent).exp(), ahead)
             }
-            _ => (Complex64::ONE, 0.0),
-        }
+        };
+        Some(Part {
+            first: self.row(unit, row),
+            factor,
+            growth,
+        })
     }
 
     pub(super) fn signals(&self) -> Signals {
@@ -317,13 +337,13 @@ impl Numbers {
         let mut exponents = Vec::with_capacity(self.units * each);
         let mut input = DMatrix::zeros(self.units * each, self.inputs);
         for (n, pole) in self.poles().into_iter().enumerate() {
-            let (factor, _) = self.factor(pole.exponent);
             for k in 0..each {
                 exponents.push(pole.exponent);
+                let part = self.part(n, k, pole.exponent);
                 for h in 0..self.inputs {
-                    input[(n * each + k, h)] = match self.class.rows() {
-                        0 => [Complex64::ONE, Complex64::I][k],
-                        _ => factor * self.values[self.row(n, k) + h],
+                    input[(n * each + k, h)] = match &part {
+                        None => QUARTERS[k],
+                        Some(part) => part.factor * self.values[part.first + h],
                     };
                 }
             }
@@ -336,16 +356,19 @@ impl Numbers {
         let each = self.class.signals();
         let mut slopes = vec![0.0; self.values.len()];
         for (n, pole) in self.poles().into_iter().enumerate() {
-            let (factor, growth) = self.factor(pole.exponent);
             let mut by_exponent = Complex64::ZERO;
             for k in 0..each {
                 let signal = n * each + k;
                 by_exponent += fit.slopes.exponents[signal];
-                for h in 0..self.inputs * self.class.rows().min(1) {
-                    let at = self.row(n, k) + h;
+                let Some(part) = self.part(n, k, pole.exponent) else {
+                    continue;
+                };
+                for h in 0..self.inputs {
+                    let at = part.first + h;
                     let by_input = fit.slopes.input[(signal, h)];
-                    slopes[at] += (by_input.conj() * factor).re;
-                    by_exponent += by_input * (growth * factor * self.values[at]).conj();
+                    slopes[at] += (by_input.conj() * part.factor).re;
+                    let grows = part.growth * part.factor * self.values[at];
+                    by_exponent += by_input * grows.conj();
                 }
             }
             for (i, rise) in pole.slopes {
@@ -360,17 +383,19 @@ impl Numbers {
         let each = self.class.signals();
         let mut curvatures = vec![0.0; self.values.len()];
         for (n, pole) in self.poles().into_iter().enumerate() {
-            let energy: f64 = fit.energies[n * each..(n + 1) * each].iter().sum();
             let decay = (-pole.exponent.re).max(1e-3);
-            for (i, rise) in pole.slopes {
-                curvatures[i] += energy * rise.norm_sqr() / (decay * decay);
-            }
-            for k in 0..self.class.rows() {
-                let first = self.row(n, k);
-                let row = &self.values[first..first + self.inputs];
-                let square: f64 = row.iter().map(|b| b * b).sum();
-                let own = fit.energies[n * each + k] / square.max(f64::MIN_POSITIVE);
-                curvatures[first..first + self.inputs].fill(own);
+            for k in 0..each {
+                let energy = fit.energies[n * each + k];
+                for &(i, rise) in &pole.slopes {
+                    curvatures[i] += energy * rise.norm_sqr() / (decay * decay);
+                }
+                let Some(part) = self.part(n, k, pole.exponent) else {
+                    continue;
+                };
+                let row = part.first..part.first + self.inputs;
+                let square: f64 = self.values[row.clone()].iter().map(|b| b * b).sum();
+                let own = energy / square.max(f64::MIN_POSITIVE);
+                curvatures[row].iter_mut().for_each(|c| *c += own);
             }
         }
         let least = 1e-9 * curvatures.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -388,7 +413,9 @@ impl Numbers {
         let mut output = DMatrix::zeros(weights.nrows(), self.units * modes);
         for (n, pole) in self.poles().into_iter().enumerate() {
             let weight = |i: usize, k: usize| weights[(i, n * each + k)];
-            let (factor, _) = self.factor(pole.exponent);
+            let factor = self
+                .part(n, 0, pole.exponent)
+                .map_or(Complex64::ONE, |part| part.factor);
             for k in 0..modes {
                 let (z, share) = match k {
                     0 => (pole.exponent, factor),
@@ -398,7 +425,7 @@ impl Numbers {
                 for h in 0..self.inputs {
                     let b = |row: usize| self.values[self.row(n, row) + h];
                     input[(n * modes + k, h)] = match self.class {
-                        SystemClass::Cosines => b(0).into(),
+                        SystemClass::Cosines | SystemClass::RealInputs => b(0).into(),
                         SystemClass::Oscillators(_) => Complex64::new(b(0), b(1)),
                         SystemClass::Multiples => Complex64::ONE,
                     };
@@ -410,7 +437,9 @@ impl Numbers {
                         SystemClass::Oscillators(_) => {
                             0.5 * share * Complex64::new(weight(i, 0), -weight(i, 1))
                         }
-                        SystemClass::Multiples => Complex64::new(weight(i, 0), weight(i, 1)),
+                        SystemClass::Multiples | SystemClass::RealInputs => {
+                            Complex64::new(weight(i, 0), weight(i, 1))
+                        }
                     };
                 }
             }

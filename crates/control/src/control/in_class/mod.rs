@@ -28,6 +28,8 @@ const GO_ON: usize = 2;
 pub enum SystemClass {
     /// Real B and C: cosines without a phase, Σ_n C_n B_n Re a_n^l.
     Cosines,
+    /// Real B, whatever C: inputs reach a mode in one phase.
+    RealInputs,
     /// Places of damped oscillators, Re(C_n B_n) Im p_n^{l+1}: two modes for each, p and its conjugate.
     Oscillators(OscillatorPoles),
     /// One input; angles that are 1, 2, …, R times one, which is below 2π/R, in this order.
@@ -213,6 +215,15 @@ mod tests {
         DiagonalSystem::new(STEP, exponents.collect(), input, output, through).unwrap()
     }
 
+    /// The same with phases in C.
+    fn real_inputs() -> DiagonalSystem {
+        let system = cosines(9, 3, 2);
+        let turned = |i: usize, n: usize| Complex64::from_polar(1.0, noise(n * 5 + i));
+        let output = DMatrix::from_fn(2, 9, |i, n| system.output()[(i, n)] * turned(i, n));
+        let (exponents, input) = (system.exponents().to_vec(), system.input().clone());
+        DiagonalSystem::new(STEP, exponents, input, output, system.feedthrough().clone()).unwrap()
+    }
+
     /// Oscillators whose poles are given by a decay and an angle.
     fn oscillators(poles: &[Complex64], delay: f64, inputs: usize) -> DiagonalSystem {
         let count = poles.len();
@@ -274,6 +285,7 @@ mod tests {
         let of = SystemClass::Oscillators;
         vec![
             (SystemClass::Cosines, cosines(9, 3, 2), None),
+            (SystemClass::RealInputs, real_inputs(), None),
             (of(HalfCircle), oscillators(&half, 1.0, 2), None),
             (of(UnitCircle), oscillators(&unit, 1.0, 2), Some(64)),
             (of(Disk), oscillators(&disk, 1.0, 2), None),
@@ -388,7 +400,7 @@ mod tests {
             error,
             ControlError::System(SystemError::NotSiso { .. })
         ));
-        let (class, full, _) = samples().swap_remove(2);
+        let (class, full, _) = samples().swap_remove(3);
         let error = h2_in_class(&full, class, 4, None).unwrap_err();
         assert!(matches!(
             error,
