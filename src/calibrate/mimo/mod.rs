@@ -13,6 +13,7 @@
 //! [`reduce_layer_jointly`] takes what is known of one layer alone: its inputs, or its inputs and gradients.
 //! Without gradients every output counts the same; without the network steps 3 and 5 are left out.
 
+mod curvature;
 mod filtered;
 mod fit;
 mod logits;
