@@ -58,6 +58,15 @@ pub(crate) enum SystemSlopes {
     Shared(SharedGradient<f32>),
 }
 
+impl SystemSlopes {
+    /// Adds those of another sequence, where both are by the numbers of a system.
+    pub(crate) fn add(&mut self, other: &Self) {
+        if let (Self::Shared(sum), Self::Shared(own)) = (self, other) {
+            sum.add(own);
+        }
+    }
+}
+
 /// Derivatives of some combinations of the logits by what the systems of one layer give.
 pub(crate) struct OutputSlopes {
     /// Index of the layer.

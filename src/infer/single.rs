@@ -5,11 +5,11 @@
 //! gradients at the same sequence, for which everything but the gradients themselves is formed
 //! once.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hankelite_kernels::{
-    Affine, AffineGradient, ChannelStatistics, GeluForm, Lanes, Lease, Mix, MixScratch, Mixing,
-    RowMajor, Scan, SharedGradient, Workspace, add, gelu, layer_norm, layer_norm_backward,
+    Affine, AffineGradient, ChannelStatistics, GeluForm, Lanes, Lease, Mix, MixScratch, MixSlopes,
+    Mixing, RowMajor, Scan, SharedGradient, Workspace, add, gelu, layer_norm, layer_norm_backward,
     multiply_rows,
 };
 
@@ -44,9 +44,14 @@ const GRADIENTS: usize = 1 << 23;
 pub(crate) struct Setup {
     /// Buffers of networks that run one after the other.
     workspace: Arc<Workspace<f32>>,
+    slopes: Arc<SlopesPool>,
     /// Bytes that the spectra of all layers may take.
     pub(super) spectra_held: usize,
 }
+
+/// What maps leave for the way back, of as many threads as run: for each layer, tile by tile.
+type SlopesPool = Mutex<Vec<LayerSlopes>>;
+type LayerSlopes = Vec<Vec<MixSlopes<f32>>>;
 
 impl Setup {
     /// For a network through each of whose layers all sequences go once, one layer after the other.
@@ -62,6 +67,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             workspace: Arc::new(Workspace::new()),
+            slopes: Arc::default(),
             spectra_held: SPECTRA_HELD,
         }
     }
@@ -71,6 +77,7 @@ impl Default for Setup {
 pub(super) struct Single {
     lanes: Lanes,
     workspace: Arc<Workspace<f32>>,
+    slopes: Arc<SlopesPool>,
     encoder: Encode,
     layers: Vec<SingleLayer>,
     final_norm: Option<SingleNorm>,
@@ -80,6 +87,8 @@ pub(super) struct Single {
     pub(super) streams_held: usize,
     /// Whether the way back has at hand what the state spaces gave on the way forwards.
     pub(super) keeps_responses: bool,
+    /// Whether the way back of one gradient has at hand what maps and shared modes left on the way forwards.
+    keeps_slopes: bool,
 }
 
 enum Encode {
@@ -417,7 +426,12 @@ impl Single {
                 layer.space.hold(lanes, &workspace);
             }
         }
+        let states: usize = layers.iter().map(|layer| layer.space.states()).sum();
+        let slopes = size_of::<f32>() * states + 3 * traces;
+        let post = layers.iter().any(|l| l.norm(Placement::Post).is_some());
         Some(Self {
+            keeps_slopes: !post && held + slopes <= TRACES_HELD,
+            slopes: Arc::clone(&setup.slopes),
             layers,
             final_norm: model.final_norm().map(SingleNorm::new),
             gradients: GRADIENTS,
@@ -700,7 +714,7 @@ impl Single {
         let row = self.row();
         let most = self.together().min(head.by_features.len()).max(1);
         let mut buffers = self.buffers_of(most * row);
-        let forwards = self.forwards(sequence, &mut buffers);
+        let forwards = self.forwards(sequence, &mut buffers, None);
         let features = self.features_of(&forwards, head.steps, head.pooling);
         let together = self.together();
         let few = (self.gradients / (2 * row) / together * together).max(together);
@@ -708,6 +722,7 @@ impl Single {
             let slopes = self.spread(&head, by_features, forwards.last(row));
             let traces = Traces {
                 forwards: &forwards,
+                kept: None,
                 by_streams: None,
                 first: index * few,
                 wanted,
@@ -728,7 +743,8 @@ impl Single {
     ) {
         let row = self.row();
         let mut buffers = self.buffers_of(row);
-        let forwards = self.forwards(sequence, &mut buffers);
+        let kept = self.keeps_slopes.then(|| Kept::new(self));
+        let mut forwards = self.forwards(sequence, &mut buffers, kept);
         let features = self.features_of(&forwards, steps, pooling);
         let (by_features, by_streams) = slopes(&features, &forwards.streams[row..]);
         let by_features = [by_features];
@@ -738,8 +754,10 @@ impl Single {
             steps,
         };
         let g = self.spread(&head, &by_features, forwards.last(row));
+        let mut kept = forwards.kept.take();
         let traces = Traces {
             forwards: &forwards,
+            kept: kept.as_mut(),
             by_streams: Some(&by_streams),
             first: 0,
             wanted: Wanted {
@@ -751,10 +769,15 @@ impl Single {
     }
 
     /// One sequence through all layers, with what the way back needs.
-    fn forwards(&self, sequence: Sequence<'_>, buffers: &mut Buffers) -> Forwards {
+    fn forwards(
+        &self,
+        sequence: Sequence<'_>,
+        buffers: &mut Buffers,
+        mut kept: Option<Kept>,
+    ) -> Forwards {
         let row = self.row();
         let mut streams = self.workspace.numbers(row * (self.layers.len() + 1));
-        let mut responses = match self.keeps_responses {
+        let mut responses = match self.keeps_responses && kept.is_none() {
             true => Some(self.workspace.numbers(row * self.layers.len())),
             false => None,
         };
@@ -765,21 +788,54 @@ impl Single {
             streams[own.clone()].copy_from_slice(&x);
             let y = &mut buffers.y[..row];
             self.input(layer, &x, y);
-            self.operator(layer).apply(y, &mut buffers.space);
+            let states = kept.as_mut().map(|kept| &mut kept.states[index][..]);
+            let states = states.unwrap_or_default();
+            let operator = self.operator(layer);
+            operator.apply_with(y, &mut buffers.space, states);
             if let Some(responses) = &mut responses {
                 responses[own].copy_from_slice(y);
             }
-            self.finish(layer, &mut x, buffers);
+            match &mut kept {
+                None => self.finish(layer, &mut x, buffers),
+                Some(kept) => self.finish_kept(layer, &mut x, buffers, &mut kept.slopes[index]),
+            }
         }
         let last = self.layers.len() * row;
         streams[last..].copy_from_slice(&x);
-        Forwards { streams, responses }
+        Forwards {
+            streams,
+            responses,
+            kept,
+        }
+    }
+
+    /// As [`Single::finish`] without a norm behind, and the maps' slopes for the way back.
+    fn finish_kept(
+        &self,
+        layer: &SingleLayer,
+        x: &mut [f32],
+        buffers: &mut Buffers,
+        slopes: &mut [MixSlopes<f32>],
+    ) {
+        let Buffers { y, tile, mix, .. } = buffers;
+        let size = self.tile();
+        let tiles = x.chunks_mut(size).zip(y[..].chunks(size)).zip(slopes);
+        for ((x, y), slopes) in tiles {
+            let (y, out) = (&y[..x.len()], &mut tile[..x.len()]);
+            mix.exchange(slopes);
+            layer.mix().linearise(y, Some(out), mix);
+            mix.exchange(slopes);
+            match layer.norm.is_some() {
+                true => add(x, out),
+                false => x.copy_from_slice(out),
+            }
+        }
     }
 
     /// The streams behind all layers, L × H each.
     pub(super) fn streams(&self, sequence: Sequence<'_>) -> Vec<f32> {
         let mut buffers = self.buffers_of(self.row());
-        let forwards = self.forwards(sequence, &mut buffers);
+        let forwards = self.forwards(sequence, &mut buffers, None);
         forwards.streams[self.row()..].to_vec()
     }
 
@@ -793,7 +849,7 @@ impl Single {
     /// The way back for some gradients by the last layer's output.
     fn descend(
         &self,
-        traces: Traces<'_>,
+        mut traces: Traces<'_>,
         mut g: Lease<f32>,
         buffers: &mut Buffers,
         show: &mut impl FnMut(Pulled<'_>),
@@ -801,10 +857,8 @@ impl Single {
         let (row, wanted) = (self.row(), traces.wanted);
         let mut of_y = self.workspace.numbers(g.len());
         let mut input = self.workspace.numbers(row);
-        let mut again = match traces.forwards.responses {
-            Some(_) => None,
-            None => Some(self.workspace.numbers(row)),
-        };
+        let at_hand = traces.forwards.responses.is_some() || traces.kept.is_some();
+        let mut again = (!at_hand).then(|| self.workspace.numbers(row));
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let own = index * row..(index + 1) * row;
             let x = &traces.forwards.streams[own.clone()];
@@ -821,14 +875,16 @@ impl Single {
                 operator.apply(again, &mut buffers.space);
             }
             let y = traces.forwards.responses.as_ref().map(|all| &all[own]);
-            let y = y.or(again.as_deref());
-            let y = y.expect("responses are kept, or formed again");
+            let y = y.or(again.as_deref()).unwrap_or_default();
+            let (states, slopes) = Kept::of(&mut traces.kept, index);
             let mut back = LayerBack {
                 single: self,
                 layer,
                 buffers,
                 x,
                 input: &input,
+                states,
+                slopes,
                 sums: Vec::new(),
                 systems: wanted.systems.then(Vec::new),
                 map: (wanted.map && index == wanted.lowest).then(|| MapSums::new(g.len() / row)),
@@ -929,9 +985,9 @@ pub(super) trait PartsOfStream<E> {
 }
 
 /// What the way forwards left, and what is requested on the way back.
-#[derive(Clone, Copy)]
 struct Traces<'a> {
     forwards: &'a Forwards,
+    kept: Option<&'a mut Kept>,
     /// Derivatives by the streams behind all layers, besides.
     by_streams: Option<&'a [f32]>,
     /// The first of the combinations whose gradients go back.
@@ -945,6 +1001,53 @@ struct Forwards {
     streams: Lease<f32>,
     /// What the state spaces of every layer gave, where it is at hand.
     responses: Option<Lease<f32>>,
+    kept: Option<Kept>,
+}
+
+/// What spares the way back of one gradient the maps and recurrences of the way forwards.
+struct Kept {
+    pool: Arc<SlopesPool>,
+    /// Of every layer; none where its channels share no modes.
+    states: Vec<Lease<f32>>,
+    slopes: LayerSlopes,
+}
+
+impl Kept {
+    fn new(single: &Single) -> Self {
+        let (layers, tiles) = (single.layers.len(), single.row().div_ceil(single.tile()));
+        let pool = Arc::clone(&single.slopes);
+        let free = pool.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut slopes = free.unwrap_or_default();
+        slopes.resize_with(layers, Vec::new);
+        slopes
+            .iter_mut()
+            .for_each(|own| own.resize_with(tiles, MixSlopes::default));
+        let states = single.layers.iter().map(|layer| layer.space.states());
+        Self {
+            states: states.map(|count| single.numbers(count)).collect(),
+            slopes,
+            pool,
+        }
+    }
+
+    /// States and slopes of a layer; empty where nothing was kept.
+    fn of<'k>(
+        kept: &'k mut Option<&mut Self>,
+        layer: usize,
+    ) -> (&'k [f32], &'k mut [MixSlopes<f32>]) {
+        match kept {
+            Some(kept) => (&kept.states[layer], &mut kept.slopes[layer]),
+            None => (&[], &mut []),
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let slopes = std::mem::take(&mut self.slopes);
+        let mut free = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        free.push(slopes);
+    }
 }
 
 impl Forwards {
@@ -963,6 +1066,9 @@ struct LayerBack<'a> {
     x: &'a [f32],
     /// What its state spaces take.
     input: &'a [f32],
+    /// What was kept of the way forwards; empty where it is formed again.
+    states: &'a [f32],
+    slopes: &'a mut [MixSlopes<f32>],
     /// One for each gradient; empty where not requested.
     sums: Vec<VectorSlopes>,
     /// The same by a system that the channels share.
@@ -979,14 +1085,19 @@ impl LayerBack<'_> {
         let mix = self.layer.mix();
         let post = self.layer.norm(Placement::Post);
         let mut standard = Vec::new();
-        for (index, (x, y)) in self.x.chunks(size).zip(y.chunks(size)).enumerate() {
+        for (index, x) in self.x.chunks(size).enumerate() {
             let own = index * size..index * size + x.len();
             let Buffers {
                 tile, mix: scratch, ..
             } = &mut *self.buffers;
             let work = &mut tile[..x.len()];
-            let wanted = post.is_some().then_some(&mut *work);
-            mix.linearise(y, wanted, scratch);
+            match self.slopes.get_mut(index) {
+                Some(slopes) => scratch.exchange(slopes),
+                None => {
+                    let wanted = post.is_some().then_some(&mut *work);
+                    mix.linearise(&y[own.clone()], wanted, scratch);
+                }
+            }
             if let Some(norm) = post {
                 add(work, x);
                 if !self.sums.is_empty() {
@@ -996,7 +1107,7 @@ impl LayerBack<'_> {
                 }
             }
             if let Some(map) = &mut self.map {
-                map.count_input(Mix::active(scratch, y.len()), channels);
+                map.count_input(Mix::active(scratch, x.len()), channels);
             }
             let gradients = g.chunks_exact_mut(row).zip(of_y.chunks_exact_mut(row));
             for (k, (g, of_y)) in gradients.enumerate() {
@@ -1009,13 +1120,16 @@ impl LayerBack<'_> {
                 }
                 mix.pull(g, of_y, scratch);
                 if let Some(map) = &mut self.map {
-                    let x = Mix::active(scratch, y.len());
+                    let x = Mix::active(scratch, x.len());
                     map.count(k, mix.of_map(g, scratch), x, channels);
                 }
                 if let Some(sums) = self.sums.get_mut(k) {
                     let of_map = mix.of_map(g, scratch);
                     sums.bias.count(of_map, None, self.layer.bias.len());
                 }
+            }
+            if let Some(slopes) = self.slopes.get_mut(index) {
+                scratch.exchange(slopes);
             }
         }
     }
@@ -1037,6 +1151,7 @@ impl LayerBack<'_> {
             let back = SpaceBack {
                 channels,
                 input: self.input,
+                states: self.states,
                 slopes: self.systems.as_mut(),
             };
             operator.pull(back, z, &mut self.buffers.space);

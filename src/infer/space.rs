@@ -242,6 +242,14 @@ impl Space {
         }
     }
 
+    /// Numbers of the states of one sequence that the way back can keep.
+    pub(super) fn states(&self) -> usize {
+        match self {
+            Self::Shared(SharedSpace { scan, .. }) => scan.states(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn scratch(&self, lanes: Lanes, workspace: &Workspace<f32>) -> ScratchSizes {
         match self {
             Self::Held(operator) => ScratchSizes {
@@ -267,6 +275,8 @@ pub(super) struct SpaceBack<'a> {
     pub(super) channels: usize,
     /// What they take, of one sequence.
     pub(super) input: &'a [f32],
+    /// Their states on the way forwards; none where they are to be found again.
+    pub(super) states: &'a [f32],
     /// Gets the derivatives by the numbers of a system that channels share, one for each gradient, where
     /// they are requested.
     pub(super) slopes: Option<&'a mut Vec<SharedGradient<f32>>>,
@@ -275,13 +285,21 @@ pub(super) struct SpaceBack<'a> {
 impl Prepared<'_> {
     /// y ← what the state spaces give, from what they take; whole sequences.
     pub(super) fn apply(&self, y: &mut [f32], scratch: &mut SpaceScratch) {
+        self.apply_with(y, scratch, &mut []);
+    }
+
+    /// The same for one sequence, whose states stay in `kept`.
+    pub(super) fn apply_with(&self, y: &mut [f32], scratch: &mut SpaceScratch, kept: &mut [f32]) {
         let shared = match self {
             Self::Held(operator) => return operator.apply(y, &mut scratch.points),
             Self::Formed(operator) => return operator.apply(y, &mut scratch.points),
             Self::Shared(shared) => shared,
         };
         let SpaceScratch { row, states, .. } = scratch;
-        let states = &mut states[..shared.scan.states()];
+        let states = match kept {
+            [] => &mut states[..shared.scan.states()],
+            kept => kept,
+        };
         for y in y.chunks_exact_mut(row.len()) {
             row.copy_from_slice(y);
             shared.scan.forward(row, y, states);
@@ -302,8 +320,14 @@ impl Prepared<'_> {
             back: work,
             ..
         } = scratch;
-        let states = &mut states[..shared.scan.states()];
-        shared.scan.forward(back.input, row, states);
+        let states = match back.states {
+            [] => {
+                let states = &mut states[..shared.scan.states()];
+                shared.scan.forward(back.input, row, states);
+                states
+            }
+            kept => kept,
+        };
         let mut slopes = back.slopes;
         let mut sums = vec![0.0; shared.scan.sums()];
         for z in z.chunks_exact_mut(row.len()) {

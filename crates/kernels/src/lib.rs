@@ -20,7 +20,7 @@ pub use elements::{GeluForm, gelu, gelu_backward, sigmoid};
 pub use fourier::Point;
 pub use kernel::Modes;
 pub use lanes::Lanes;
-pub use mix::{Mix, MixGradient, MixScratch, Mixing};
+pub use mix::{Mix, MixGradient, MixScratch, MixSlopes, Mixing};
 pub use norm::{Affine, AffineGradient, ChannelStatistics, Means, layer_norm, layer_norm_backward};
 pub use operator::{Operator, is_recurrent};
 pub use pool::{Lease, Workspace, Workspaces};

@@ -84,6 +84,21 @@ pub struct MixScratch<T> {
     gates: Vec<T>,
 }
 
+/// What [`Mix::pull`] takes of some rows, kept for later.
+#[derive(Default)]
+pub struct MixSlopes<T> {
+    slope: Vec<T>,
+    mixed: Vec<T>,
+}
+
+impl<T> MixScratch<T> {
+    /// Exchanges what the rows that were linearised last leave with that of others.
+    pub fn exchange(&mut self, slopes: &mut MixSlopes<T>) {
+        std::mem::swap(&mut self.slope, &mut slopes.slope);
+        std::mem::swap(&mut self.mixed, &mut slopes.mixed);
+    }
+}
+
 fn sized<T: LaneReal>(buffer: &mut Vec<T>, count: usize) -> &mut [T] {
     if buffer.len() < count {
         buffer.resize(count, T::zero());

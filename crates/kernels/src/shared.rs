@@ -58,6 +58,17 @@ pub struct SharedGradient<T> {
     pub feedthrough: Vec<T>,
 }
 
+impl<T: LaneReal> SharedGradient<T> {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Self) {
+        let poles = self.exponents.iter_mut().zip(&other.exponents);
+        poles.for_each(|(sum, own)| *sum += own);
+        add(&mut self.input, &other.input);
+        add(&mut self.output, &other.output);
+        add(&mut self.feedthrough, &other.feedthrough);
+    }
+}
+
 /// The recurrence of a layer whose channels share modes.
 pub struct SharedScan<T> {
     channels: usize,

@@ -5,6 +5,7 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 use num_complex::Complex64;
 use rayon::prelude::*;
 
+use crate::calibrate::mimo::curvature::{InputCurvature, input_of};
 use crate::calibrate::mimo::filtered;
 use crate::calibrate::mimo::modes::{Modes, is_diagonal};
 use crate::calibrate::mimo::sample::{Sample, joined};
@@ -19,9 +20,9 @@ const GROUPS: usize = 8;
 const RIDGES: [f64; 4] = [1e-8, 1e-6, 1e-4, 1e-3];
 
 /// Prices of moving B and the poles, relative to the curvature.
-const PRICES: [f64; 3] = [1e-4, 1e-2, 1.0];
+pub(super) const PRICES: [f64; 3] = [1e-4, 1e-2, 1.0];
 
-/// Numbers of B that move together at most.
+/// Numbers of B up to which their normal equations are formed.
 const TOGETHER: usize = 512;
 
 /// Most steps that a fit of B uses.
@@ -83,16 +84,33 @@ impl<'a> Blocks<'a> {
     }
 
     /// tr(M E), E being the moments of y − W z − D u.
+    ///
+    /// ```text
+    /// tr M (Y − 2 W Z_y − 2 D U_y + W Z Wᵀ + 2 W Z_u Dᵀ + D U Dᵀ)
+    /// ```
     fn error(&self, w: &DMatrix<f64>, d: &DMatrix<f64>, metric: &DMatrix<f64>) -> f64 {
-        let (k, m) = (self.states, self.inputs);
-        let left = DMatrix::from_fn(self.outputs, self.sums.nrows(), |h, j| match j {
-            j if j < k => -w[(h, j)],
-            j if j < k + m => -d[(h, j - k)],
-            j => f64::from(u8::from(j - k - m == h)),
-        });
-        let moments = &left * self.sums * left.transpose();
-        metric.component_mul(&moments).sum().max(0.0)
+        let by_states = metric * w;
+        let by_inputs = through(&d.transpose(), metric).transpose();
+        let alone = metric.dot(&self.block(2, 2));
+        let across = by_states.dot(&self.block(0, 2).transpose())
+            + by_inputs.dot(&self.block(1, 2).transpose())
+            - by_states.dot(&through(d, &self.block(1, 0)));
+        let own =
+            by_states.dot(&(w * self.block(0, 0))) + by_inputs.dot(&through(d, &self.block(1, 1)));
+        (alone - 2.0 * across + own).max(0.0)
     }
+}
+
+/// D X.
+fn through(d: &DMatrix<f64>, x: &DMatrix<f64>) -> DMatrix<f64> {
+    if !is_diagonal(d) {
+        return d * x;
+    }
+    let mut scaled = x.clone();
+    for (mut row, d) in scaled.row_iter_mut().zip(d.diagonal().iter()) {
+        row *= *d;
+    }
+    scaled
 }
 
 /// Σ of a matrix of each sample, over those that fit and those held out.
@@ -225,11 +243,9 @@ impl<'a> Problem<'a> {
             if best.error <= ERROR_MIN * size {
                 break;
             }
-            let inputs = best.modes.input.ncols();
-            let block = (TOGETHER / (2 * inputs)).max(1);
-            for first in (0..best.modes.order()).step_by(block) {
-                let count = block.min(best.modes.order() - first);
-                self.input_step(&mut best, first, count);
+            match 2 * best.modes.input.len() {
+                numbers if numbers <= TOGETHER => self.input_step(&mut best),
+                _ => self.large_input_step(&mut best),
             }
             self.pole_step(&mut best);
             if best.check > (1.0 - GAIN_MIN) * before {
@@ -239,59 +255,53 @@ impl<'a> Problem<'a> {
         best
     }
 
-    /// The better of the present system and those after a step at each price.
+    /// The best of the present system and those after each of some steps.
     fn try_steps(
         &self,
         best: &mut Fitted,
-        normal: &DMatrix<f64>,
-        slope: &DVector<f64>,
+        steps: &[DVector<f64>],
         moved: impl Fn(&Modes, &DVector<f64>) -> Modes,
     ) {
         let start = best.modes.clone();
-        let mean = normal.trace() / normal.nrows().max(1) as f64;
-        for price in PRICES {
-            let mut priced = normal.clone();
-            for i in 0..priced.nrows() {
-                priced[(i, i)] += price * normal[(i, i)] + 1e-12 * mean;
-            }
-            let Some(step) = solve_positive(&priced, slope) else {
-                continue;
-            };
+        for step in steps {
             if step.iter().any(|x| !x.is_finite()) {
                 continue;
             }
-            let candidate = self.outputs_fitted(moved(&start, &step));
+            let candidate = self.outputs_fitted(moved(&start, step));
             if candidate.check < best.check {
                 *best = candidate;
             }
         }
     }
 
-    /// Rows of B of the modes `first..first + count` by ridge least squares, from the moments of
-    /// λ_i^k ∗ u_j.
-    fn input_step(&self, best: &mut Fitted, first: usize, count: usize) {
-        let modes = &best.modes;
+    /// Samples for steps of B: those that fit, or every so many of them.
+    fn samples_for_inputs(&self) -> Vec<&'a Sample> {
         let steps = self.samples.iter().map(|sample| sample.input.nrows());
         let every = steps.sum::<usize>().div_ceil(STEPS_MAX).max(1);
         let kept = self.samples.iter().enumerate();
-        let held_out = |index: usize| is_held_out(index, self.samples.len());
-        let kept = kept.filter(|(index, _)| !held_out(*index));
-        let kept: Vec<Sample> = kept.map(|(_, s)| s).step_by(every).cloned().collect();
-        let sums = filtered::moments(&kept, modes, first, count);
-        let own: Vec<usize> = (first..first + count).collect();
-        let chosen = modes.chosen(&own);
-        let inputs = modes.input.ncols();
-        let (normal, slope) = normal_equations(&chosen, self.metric, &sums, inputs);
-        self.try_steps(best, &normal, &slope, |modes, step| {
-            let mut moved = modes.clone();
-            for i in 0..count {
-                for j in 0..inputs {
-                    let at = i * inputs + j;
-                    let by = Complex64::new(step[at], step[count * inputs + at]);
-                    moved.input[(first + i, j)] += by;
-                }
-            }
-            moved
+        let kept = kept.filter(|(index, _)| !is_held_out(*index, self.samples.len()));
+        kept.map(|(_, sample)| sample).step_by(every).collect()
+    }
+
+    /// B by ridge least squares, from the moments of λ_i^k ∗ u_j.
+    fn input_step(&self, best: &mut Fitted) {
+        let modes = &best.modes;
+        let sums = filtered::moments(&self.samples_for_inputs(), modes);
+        let (normal, slope) = normal_equations(modes, self.metric, &sums, modes.input.ncols());
+        self.try_steps(best, &priced(&normal, &slope), |modes, step| {
+            let (order, inputs) = modes.input.shape();
+            let (re, im) = step.as_slice().split_at(order * inputs);
+            let by = |parts: &[f64]| DMatrix::from_row_slice(order, inputs, parts);
+            modes.with_input(&modes.input + by(re).zip_map(&by(im), Complex64::new))
+        });
+    }
+
+    /// The same where normal equations would be too large to form.
+    fn large_input_step(&self, best: &mut Fitted) {
+        let samples = self.samples_for_inputs();
+        let steps = InputCurvature::new(&samples, &best.modes, self.metric).steps();
+        self.try_steps(best, &steps, |modes, step| {
+            modes.with_input(&modes.input + input_of(modes, step))
         });
     }
 
@@ -310,7 +320,7 @@ impl<'a> Problem<'a> {
             return;
         };
         let (normal, slope) = normal_equations(modes, self.metric, &sums, 1);
-        self.try_steps(best, &normal, &slope, |modes, step| {
+        self.try_steps(best, &priced(&normal, &slope), |modes, step| {
             let mut moved = modes.clone();
             let order = modes.order();
             for (i, pole) in modes.poles().into_iter().enumerate() {
@@ -322,6 +332,19 @@ impl<'a> Problem<'a> {
             moved
         });
     }
+}
+
+/// Least squares steps at each price.
+fn priced(normal: &DMatrix<f64>, slope: &DVector<f64>) -> Vec<DVector<f64>> {
+    let mean = normal.trace() / normal.nrows().max(1) as f64;
+    let steps = PRICES.iter().filter_map(|price| {
+        let mut priced = normal.clone();
+        for i in 0..priced.nrows() {
+            priced[(i, i)] += price * normal[(i, i)] + 1e-12 * mean;
+        }
+        solve_positive(&priced, slope)
+    });
+    steps.collect()
 }
 
 /// The moments of what comes behind the first k columns, with these projected out.

@@ -16,7 +16,7 @@ use crate::calibrate::mimo::fit::CHECK_EVERY;
 use crate::calibrate::mimo::modes::{Modes, is_diagonal};
 use crate::calibrate::mimo::unit::Unit;
 use crate::calibrate::{CalibrateError, LogitFit};
-use crate::infer::{Network, OutputGradients, Path as InferPath, SystemSlopes};
+use crate::infer::{Network, OutputGradients, Path as InferPath, Setup, SystemSlopes};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Stage, Within};
 
@@ -26,11 +26,15 @@ const SEQUENCES_MIN: usize = 10;
 /// From this many sequences on B and the poles move, too.
 const SEQUENCES_ALL: usize = 300;
 
-/// Times that every sequence is taken.
-const PASSES: usize = 64;
+/// Steps of the descent.
+const STEPS: usize = 640;
 
-/// Steps for each time that every sequence is taken.
-const STEPS: usize = 10;
+/// The share of the sequences that a step takes, as a divisor. With half as many sequences deep cuts lose
+/// accuracy, and with longer steps in turn mild cuts gain nothing.
+const SHARE: usize = 10;
+
+/// Groups of sequences of a step whose slopes are summed on one thread, in order.
+const GROUPS: usize = 8;
 
 /// Steps between two looks at the held-out sequences.
 const LOOK_EVERY: usize = 20;
@@ -80,7 +84,7 @@ pub(super) fn fit_outputs(
         return Ok(None);
     }
     let all = fitting.examples.len() + fitting.held_out.len() >= SEQUENCES_ALL;
-    problem.observer.begin(Stage::LogitFit, PASSES * STEPS);
+    problem.observer.begin(Stage::LogitFit, STEPS);
     let before = fitting.held_out_change(start)?;
     let mut best = (start.clone(), before);
     fitting.parameters = Parameters::new(problem, start, &fitting.examples, all)?;
@@ -114,6 +118,8 @@ struct Fitting<'a> {
     sizes: (f64, Vec<f64>),
     places: Vec<StreamPlace>,
     parameters: Parameters,
+    /// Of the networks of all steps, whose buffers are the same.
+    setup: Setup,
 }
 
 /// Where the stream behind a layer stands among those of all layers.
@@ -288,12 +294,7 @@ impl Place {
         slopes.extend(self.through.slopes(g, u));
         if self.all {
             let order = modes.order();
-            let mut input = DMatrix::<Complex64>::zeros(order, u.ncols());
-            for p in modes.adjoints(g) {
-                let by_input = cross_gram(&p, u);
-                let [re, im] = [0, order].map(|first| by_input.rows(first, order));
-                input += re.zip_map(&im, Complex64::new);
-            }
+            let input = modes.input_slopes(&modes.adjoints(g), u);
             slopes.extend(input.iter().flat_map(|b| [b.re, b.im]));
             // ∂y/∂a through the sensitivities: the columns of z in the place of the states.
             let moved = cross_gram(g, &modes.pole_slopes(u));
@@ -463,10 +464,9 @@ fn sizes(
         .collect();
     for example in examples.iter().take(2 * SEQUENCES_MIN) {
         network.visit_inputs(&[example.sequence], usize::MAX, |_, layer, input, steps| {
-            let u = input.rows(0, steps).into_owned();
             for (unit, of) in problem.layers[layer].iter().enumerate() {
                 let modes = Modes::of(&model.blocks()[layer], unit);
-                let u = of.inputs(&u);
+                let u = of.inputs(input, steps);
                 let squares = |m: &DMatrix<f64>| {
                     DVector::from_iterator(m.ncols(), m.column_iter().map(|c| c.norm_squared()))
                 };
@@ -530,13 +530,24 @@ impl<'a> Fitting<'a> {
             examples,
             problem,
             parameters: Parameters::none(start),
+            setup: Setup::default(),
         })
+    }
+
+    fn network<'m>(&self, model: &'m Model) -> Result<Network<'m>, CalibrateError> {
+        let length = self.problem.length;
+        Ok(Network::with_setup(
+            model,
+            length,
+            InferPath::Auto,
+            &self.setup,
+        )?)
     }
 
     /// The relative change of the logits of the held-out sequences.
     fn held_out_change(&self, model: &Model) -> Result<f64, CalibrateError> {
         let within = Within(self.problem.observer);
-        let network = Network::new(model, self.problem.length, InferPath::Auto)?.observed(&within);
+        let network = self.network(model)?.observed(&within);
         let held_out = self.held_out.iter();
         let sequences: Vec<_> = held_out.map(|&i| self.problem.sequences[i]).collect();
         let full: Vec<_> = self
@@ -561,28 +572,48 @@ impl<'a> Fitting<'a> {
         let Some(model) = self.parameters.model(at) else {
             return Ok(None);
         };
-        let network = Network::new(&model, self.problem.length, InferPath::Auto)?;
+        let network = self.network(&model)?;
         let places = &self.parameters.places;
         let modes: Vec<Modes> = places
             .iter()
             .map(|p| self.parameters.modes(p, at))
             .collect();
-        let groups = some.par_chunks(some.len().div_ceil(8).max(1)).map(|own| {
-            let mut slope = DVector::zeros(self.parameters.count);
-            for &index in own {
-                self.problem.observer.check()?;
-                let example = &self.examples[index];
-                let pulled = network.pulled_back(example.sequence, |logits, streams| {
-                    self.loss_slopes(example, logits, streams)
-                })?;
-                for (place, modes) in places.iter().zip(&modes) {
-                    let own = self.place_slopes(place, modes, &pulled[place.layer]);
-                    let mut into = slope.rows_mut(place.first, place.count);
-                    into += DVector::from_vec(own);
+        let groups = some
+            .par_chunks(some.len().div_ceil(GROUPS).max(1))
+            .map(|own| {
+                let mut slope = DVector::zeros(self.parameters.count);
+                let mut add = |pulled: &[SystemSlopes]| {
+                    for (place, modes) in places.iter().zip(&modes) {
+                        let own = self.place_slopes(place, modes, &pulled[place.layer]);
+                        let mut into = slope.rows_mut(place.first, place.count);
+                        into += DVector::from_vec(own);
+                    }
+                };
+                let mut sums: Vec<SystemSlopes> = Vec::new();
+                for &index in own {
+                    self.problem.observer.check()?;
+                    let example = &self.examples[index];
+                    let pulled = network.pulled_back(example.sequence, |logits, streams| {
+                        self.loss_slopes(example, logits, streams)
+                    })?;
+                    // A few in single precision; the others one by one.
+                    match pulled
+                        .iter()
+                        .all(|own| matches!(own, SystemSlopes::Shared(_)))
+                    {
+                        true if sums.is_empty() => sums = pulled,
+                        true => sums
+                            .iter_mut()
+                            .zip(&pulled)
+                            .for_each(|(sum, own)| sum.add(own)),
+                        false => add(&pulled),
+                    }
                 }
-            }
-            Ok(slope)
-        });
+                if !sums.is_empty() {
+                    add(&sums);
+                }
+                Ok(slope)
+            });
         let groups = groups.collect::<Result<Vec<_>, CalibrateError>>()?;
         let mut slope = DVector::zeros(self.parameters.count);
         groups.iter().for_each(|own| slope += own);
@@ -600,7 +631,11 @@ impl<'a> Fitting<'a> {
         match pulled {
             SystemSlopes::Shared(gradient) => place.slopes_of(modes, gradient),
             SystemSlopes::Outputs(OutputGradients { input, gradient }) => {
-                place.slopes(modes, &of.inputs(input), &of.outputs(gradient))
+                let (input, gradient) = (
+                    of.inputs(input, input.nrows()),
+                    of.outputs(gradient, gradient.nrows()),
+                );
+                place.slopes(modes, &input, &gradient)
             }
         }
     }
@@ -637,22 +672,22 @@ impl<'a> Fitting<'a> {
     fn descend(&self, best: &mut (Model, f64)) -> Result<usize, CalibrateError> {
         let mut at = self.parameters.start();
         let mut adam = Adam::new(at.len());
-        let (unit, total) = (self.parameters.unit(&at), PASSES * STEPS);
+        let unit = self.parameters.unit(&at);
         let (mut kept, mut random) = (0, ChaCha8Rng::seed_from_u64(0));
         let mut order: Vec<usize> = (0..self.examples.len()).collect();
-        for step in 1..=total {
+        // At least one sequence for each.
+        let parts = SHARE.min(order.len()).max(1);
+        for step in 1..=STEPS {
             self.problem.observer.step()?;
-            let part = (step - 1) % STEPS;
+            let part = (step - 1) % parts;
             if part == 0 {
                 order.shuffle(&mut random);
             }
-            let own = part * order.len() / STEPS..(part + 1) * order.len() / STEPS;
-            // With fewer sequences than steps some would have none.
-            let some = if own.is_empty() { &order } else { &order[own] };
+            let some = &order[part * order.len() / parts..(part + 1) * order.len() / parts];
             let Some(slope) = self.slope(&at, some)? else {
                 break;
             };
-            adam.step(&mut at, &slope, unit * rate(step as f64 / total as f64));
+            adam.step(&mut at, &slope, unit * rate(step as f64 / STEPS as f64));
             if step % LOOK_EVERY == 0
                 && let Some(model) = self.parameters.model(&at)
             {

@@ -13,6 +13,7 @@
 //! [`reduce_layer_jointly`] takes what is known of one layer alone: its inputs, or its inputs and gradients.
 //! Without gradients every output counts the same; without the network steps 3 and 5 are left out.
 
+mod curvature;
 mod filtered;
 mod fit;
 mod logits;
@@ -161,12 +162,13 @@ pub fn reduce_layer_jointly(
             .get(index)
             .map_or(&[][..], Vec::as_slice);
         for unit in &mut units {
-            unit.add_input(u);
-            unit.add_gradients(gradients);
+            unit.add_input(u, u.nrows());
+            unit.add_gradients(gradients, u.nrows());
         }
     }
     let samples = |unit: &Unit| -> Vec<Sample> {
-        let inputs = sequences.inputs.iter().map(|u| unit.inputs(u));
+        let inputs = sequences.inputs.iter();
+        let inputs = inputs.map(|u| unit.inputs(u, u.nrows()).into_owned());
         let samples = inputs.map(|input| Sample {
             target: unit.modes.response(&input),
             input,

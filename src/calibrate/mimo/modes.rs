@@ -1,6 +1,6 @@
 //! Modes that several channels share, in one direction of time or in both, on whole sequences.
 
-use hankelite_control::{DiagonalSystem, SystemError, Time};
+use hankelite_control::{DiagonalSystem, SystemError, Time, cross_gram};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
@@ -111,37 +111,41 @@ impl Modes {
 
     /// z of every step, L × its columns, from u, L × m. Cost O(L r m).
     pub(super) fn states(&self, u: &DMatrix<f64>) -> DMatrix<f64> {
-        let driven = [
-            u * self.input.map(|b| b.re).transpose(),
-            u * self.input.map(|b| b.im).transpose(),
-        ];
-        let (order, length) = (self.order(), u.nrows());
-        let mut z = DMatrix::zeros(length, self.states_count());
+        let (order, inputs) = self.input.shape();
+        let driving = DMatrix::from_fn(inputs, 2 * order, |j, k| match k < order {
+            true => self.input[(k, j)].re,
+            false => self.input[(k - order, j)].im,
+        });
+        let driven = u * driving;
+        let mut z = DMatrix::zeros(u.nrows(), self.states_count());
         let poles = self.poles();
-        for direction in 0..self.directions() {
-            for (i, &pole) in poles.iter().enumerate() {
-                let [mut re, mut im] =
-                    [0, 1].map(|part| driven[part].column(i).as_slice().to_vec());
-                recur(pole, &mut re, &mut im, direction == 1);
-                let first = 2 * order * direction + i;
-                for (part, of) in [(0, re), (1, im)] {
-                    let mut column = z.column_mut(first + part * order);
-                    column.copy_from_slice(&self.seen(of, direction));
-                }
-            }
+        for (direction, own) in self.each_direction(&mut z).enumerate() {
+            own.copy_from_slice(driven.as_slice());
+            recur(&poles, own, direction == 1);
+            self.see(own, u.nrows(), direction);
         }
         z
     }
 
-    /// A signal of a direction as the output of a step sees it: backwards in time it comes from
+    /// The columns of every direction.
+    fn each_direction<'a>(
+        &self,
+        columns: &'a mut DMatrix<f64>,
+    ) -> std::slice::ChunksExactMut<'a, f64> {
+        let own = columns.len() / self.directions();
+        columns.as_mut_slice().chunks_exact_mut(own.max(1))
+    }
+
+    /// Columns of a direction as the output of a step sees them: backwards in time they come from
     /// `lag` steps later.
-    fn seen(&self, mut signal: Vec<f64>, direction: usize) -> Vec<f64> {
+    fn see(&self, columns: &mut [f64], length: usize, direction: usize) {
         if direction == 1 && self.lag > 0 {
-            let lag = self.lag.min(signal.len());
-            signal.drain(..lag);
-            signal.resize(signal.len() + lag, 0.0);
+            let lag = self.lag.min(length);
+            for column in columns.chunks_exact_mut(length.max(1)) {
+                column.copy_within(lag.., 0);
+                column[length - lag..].fill(0.0);
+            }
         }
-        signal
     }
 
     /// y, L × p.
@@ -174,51 +178,41 @@ impl Modes {
             lag: 0,
             ..self.clone()
         };
-        let states = unseen.states(u);
-        let (order, length) = (self.order(), u.nrows());
-        let mut slopes = DMatrix::zeros(length, states.ncols());
-        for direction in 0..self.directions() {
-            for (i, &pole) in self.poles().iter().enumerate() {
-                let first = 2 * order * direction + i;
-                let [mut re, mut im] = [0, 1].map(|part| {
-                    let column = states.column(first + part * order);
-                    let mut moved = vec![0.0; length];
-                    for t in 1..length {
-                        match direction {
-                            0 => moved[t] = column[t - 1],
-                            _ => moved[t - 1] = column[t],
-                        }
+        let mut slopes = unseen.states(u);
+        let (poles, length) = (self.poles(), u.nrows());
+        for (direction, own) in self.each_direction(&mut slopes).enumerate() {
+            for column in own.chunks_exact_mut(length.max(1)) {
+                match direction {
+                    0 => {
+                        column.rotate_right(1);
+                        column[0] = 0.0;
                     }
-                    moved
-                });
-                recur(pole, &mut re, &mut im, direction == 1);
-                for (part, of) in [(0, re), (1, im)] {
-                    let mut column = slopes.column_mut(first + part * order);
-                    column.copy_from_slice(&self.seen(of, direction));
+                    _ => {
+                        column.rotate_left(1);
+                        column[length - 1] = 0.0;
+                    }
                 }
             }
+            recur(&poles, own, direction == 1);
+            self.see(own, length, direction);
         }
         slopes
     }
 
     /// λ_i^k ∗ u_j for the modes `first..first + count`: column ((direction · 2 + part) · count + i) m + j.
     pub(super) fn filtered(&self, u: &DMatrix<f64>, first: usize, count: usize) -> DMatrix<f64> {
-        let (inputs, length) = (u.ncols(), u.nrows());
+        let (length, inputs) = u.shape();
         let mut out = DMatrix::zeros(length, 2 * self.directions() * count * inputs);
         let poles = self.poles();
-        for direction in 0..self.directions() {
-            for i in 0..count {
-                for j in 0..inputs {
-                    let mut re = u.column(j).as_slice().to_vec();
-                    let mut im = vec![0.0; length];
-                    recur(poles[first + i], &mut re, &mut im, direction == 1);
-                    for (part, of) in [(0, re), (1, im)] {
-                        let place = ((direction * 2 + part) * count + i) * inputs + j;
-                        let mut column = out.column_mut(place);
-                        column.copy_from_slice(&self.seen(of, direction));
-                    }
-                }
-            }
+        let poles = poles[first..first + count].iter();
+        let poles: Vec<Complex64> = poles
+            .flat_map(|&a| std::iter::repeat_n(a, inputs))
+            .collect();
+        for (direction, own) in self.each_direction(&mut out).enumerate() {
+            let real = own.chunks_exact_mut(u.len().max(1)).take(count);
+            real.for_each(|real| real.copy_from_slice(u.as_slice()));
+            recur(&poles, own, direction == 1);
+            self.see(own, length, direction);
         }
         out
     }
@@ -230,28 +224,42 @@ impl Modes {
     /// p_k = ā p_{k+1} + C* g_k
     /// ```
     pub(super) fn adjoints(&self, g: &DMatrix<f64>) -> Vec<DMatrix<f64>> {
-        let (order, length) = (self.order(), g.nrows());
-        let directions = self.outputs.iter().enumerate();
-        let adjoints = directions.map(|(direction, output)| {
-            let parts = [g * output.map(|c| c.re), g * output.map(|c| -c.im)];
-            let mut p = DMatrix::zeros(length, 2 * order);
-            for (i, pole) in self.poles().iter().enumerate() {
-                let mut driven = [0, 1].map(|part| parts[part].column(i).as_slice().to_vec());
-                if direction == 1 && self.lag > 0 {
-                    for part in &mut driven {
-                        let lag = self.lag.min(length);
-                        part.rotate_right(lag);
-                        part[..lag].fill(0.0);
-                    }
+        self.adjoints_driven(g * self.output_matrix())
+    }
+
+    /// The same from the derivatives by z, L × its columns.
+    pub(super) fn adjoints_driven(&self, mut driven: DMatrix<f64>) -> Vec<DMatrix<f64>> {
+        let length = driven.nrows();
+        let conjugates: Vec<Complex64> = self.poles().iter().map(Complex64::conj).collect();
+        let directions = self.each_direction(&mut driven).enumerate();
+        let adjoints = directions.map(|(direction, own)| {
+            if direction == 1 && self.lag > 0 {
+                for column in own.chunks_exact_mut(length.max(1)) {
+                    let lag = self.lag.min(length);
+                    column.rotate_right(lag);
+                    column[..lag].fill(0.0);
                 }
-                let [mut re, mut im] = driven;
-                recur(pole.conj(), &mut re, &mut im, direction == 0);
-                p.column_mut(i).copy_from_slice(&re);
-                p.column_mut(order + i).copy_from_slice(&im);
             }
-            p
+            recur(&conjugates, own, direction == 0);
+            DMatrix::from_column_slice(length, 2 * self.order(), own)
         });
         adjoints.collect()
+    }
+
+    /// ∂/∂Re + i ∂/∂Im by B, from the adjoint states and the input.
+    pub(super) fn input_slopes(
+        &self,
+        adjoints: &[DMatrix<f64>],
+        u: &DMatrix<f64>,
+    ) -> DMatrix<Complex64> {
+        let order = self.order();
+        let mut slopes = DMatrix::zeros(order, u.ncols());
+        for p in adjoints {
+            let by_input = cross_gram(p, u);
+            let [re, im] = [0, order].map(|first| by_input.rows(first, order));
+            slopes += re.zip_map(&im, Complex64::new);
+        }
+        slopes
     }
 }
 
@@ -261,16 +269,42 @@ pub(super) fn is_diagonal(d: &DMatrix<f64>) -> bool {
     d.is_square() && places.filter(|(i, j)| i != j).all(|place| d[place] == 0.0)
 }
 
-/// s ← a s + x along a signal, or from its end.
-fn recur(pole: Complex64, re: &mut [f64], im: &mut [f64], reversed: bool) {
-    let mut state = Complex64::ZERO;
-    let mut step = |re: &mut f64, im: &mut f64| {
-        state = pole * state + Complex64::new(*re, *im);
-        (*re, *im) = (state.re, state.im);
-    };
-    let pairs = re.iter_mut().zip(im);
-    match reversed {
-        false => pairs.for_each(|(re, im)| step(re, im)),
-        true => pairs.rev().for_each(|(re, im)| step(re, im)),
+/// Modes whose recurrences run beside one another: each waits for its own last step.
+const BESIDE: usize = 4;
+
+/// s ← a s + x along columns, or from their end: the real parts of one column for each pole, then the
+/// imaginary parts.
+fn recur(poles: &[Complex64], columns: &mut [f64], reversed: bool) {
+    let (re, im) = columns.split_at_mut(columns.len() / 2);
+    let length = re.len() / poles.len().max(1);
+    let some = (BESIDE * length).max(1);
+    let parts = re.chunks_mut(some).zip(im.chunks_mut(some));
+    for (poles, (re, im)) in poles.chunks(BESIDE).zip(parts) {
+        if let Ok(poles) = poles.try_into() {
+            recur_beside::<BESIDE>(poles, re, im, reversed);
+            continue;
+        }
+        let each = re.chunks_mut(length).zip(im.chunks_mut(length));
+        for (&pole, (re, im)) in poles.iter().zip(each) {
+            recur_beside(&[pole], re, im, reversed);
+        }
+    }
+}
+
+fn recur_beside<const M: usize>(
+    poles: &[Complex64; M],
+    re: &mut [f64],
+    im: &mut [f64],
+    reversed: bool,
+) {
+    let length = re.len() / M;
+    let mut states = [Complex64::ZERO; M];
+    for step in 0..length {
+        let t = if reversed { length - 1 - step } else { step };
+        for (m, (state, pole)) in states.iter_mut().zip(poles).enumerate() {
+            let at = m * length + t;
+            *state = pole * *state + Complex64::new(re[at], im[at]);
+            (re[at], im[at]) = (state.re, state.im);
+        }
     }
 }

@@ -105,13 +105,11 @@ impl<'a> SharedReduction<'a> {
                     network
                         .output_slopes(sequence, &combinations.of(index), |layer| {
                             let kept = self.kept(layer.layer, steps);
-                            let cut = |m: &DMatrix<f64>| m.rows(0, kept).into_owned();
-                            let gradients: Vec<_> = layer.combinations.iter().map(cut).collect();
                             for unit in &mut sums[layer.layer] {
                                 if !layer.continued {
-                                    unit.add_input(&cut(&layer.input));
+                                    unit.add_input(&layer.input, kept);
                                 }
-                                unit.add_gradients(&gradients);
+                                unit.add_gradients(&layer.combinations, kept);
                             }
                         })
                         .map_err(|source| InferError::Sequence {
@@ -315,8 +313,8 @@ impl<'a> Flow<'a> {
         let samples = both.map(|((u, y), [own, _])| {
             let kept = self.reduction.kept(layer, own.steps);
             Sample {
-                input: unit.inputs(&u.rows(0, kept).into_owned()),
-                target: unit.outputs(&y.rows(0, kept).into_owned()),
+                input: unit.inputs(u, kept).into_owned(),
+                target: unit.outputs(y, kept).into_owned(),
             }
         });
         samples.collect()

@@ -111,6 +111,14 @@ impl Modes {
         }
     }
 
+    /// The same modes behind another B.
+    pub(super) fn with_input(&self, input: DMatrix<Complex64>) -> Self {
+        Self {
+            input,
+            ..self.clone()
+        }
+    }
+
     /// Adds modes of another system, without a part in the output.
     fn append(&mut self, from: &Self, which: &[usize]) {
         let more = from.chosen(which);

@@ -1,5 +1,7 @@
 //! One system of a layer: what it gets, and a smaller one in its place.
 
+use std::borrow::Cow;
+
 use hankelite_control::{DiagonalSystem, Refinement};
 use nalgebra::DMatrix;
 
@@ -70,32 +72,44 @@ impl Unit {
         units.collect()
     }
 
-    /// Its inputs of those of the layer.
-    pub(super) fn inputs(&self, u: &DMatrix<f64>) -> DMatrix<f64> {
+    /// Its inputs of those of the layer, up to a step.
+    pub(super) fn inputs<'m>(&self, u: &'m DMatrix<f64>, kept: usize) -> Cow<'m, DMatrix<f64>> {
         let Place { index, inputs, .. } = self.place;
-        u.columns(index * inputs, inputs).into_owned()
+        match u.shape() == (kept, inputs) {
+            true => Cow::Borrowed(u),
+            false => Cow::Owned(u.view((0, index * inputs), (kept, inputs)).into_owned()),
+        }
     }
 
-    /// Its outputs of those of the layer.
-    pub(super) fn outputs(&self, y: &DMatrix<f64>) -> DMatrix<f64> {
+    /// Its outputs of those of the layer, up to a step.
+    pub(super) fn outputs<'m>(&self, y: &'m DMatrix<f64>, kept: usize) -> Cow<'m, DMatrix<f64>> {
         let Place {
             index,
             count,
             outputs,
             ..
         } = self.place;
-        DMatrix::from_fn(y.nrows(), outputs, |t, c| y[(t, c * count + index)])
+        if y.shape() == (kept, outputs) {
+            return Cow::Borrowed(y);
+        }
+        let mut own = DMatrix::zeros(kept, outputs);
+        for (c, mut column) in own.column_iter_mut().enumerate() {
+            column.copy_from(&y.column(c * count + index).rows_range(0..kept));
+        }
+        Cow::Owned(own)
     }
 
-    /// Adds a sequence to the moments, by the layer's input.
-    pub(super) fn add_input(&mut self, input: &DMatrix<f64>) {
-        self.moments.add_input(&self.modes, &self.inputs(input));
+    /// Adds a sequence to the moments, by the layer's input up to a step.
+    pub(super) fn add_input(&mut self, input: &DMatrix<f64>, kept: usize) {
+        self.moments
+            .add_input(&self.modes, &self.inputs(input, kept));
     }
 
-    /// Adds gradients by the layer's output.
-    pub(super) fn add_gradients(&mut self, gradients: &[DMatrix<f64>]) {
+    /// Adds gradients by the layer's output up to a step.
+    pub(super) fn add_gradients(&mut self, gradients: &[DMatrix<f64>], kept: usize) {
         for g in gradients {
-            self.moments.add_gradient(&self.modes, &self.outputs(g));
+            self.moments
+                .add_gradient(&self.modes, &self.outputs(g, kept));
         }
     }
 
