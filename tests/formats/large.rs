@@ -532,15 +532,26 @@ fn a_reduced_file_holds_what_was_planned_and_the_record_has_its_error() {
     for case in &CASES {
         let (name, full) = (case.name, open(case.name));
         let Compressed { model, records, .. } = reduced(case, &full);
+        // At the bounds of D-LinOSS the two poles of an oscillator are one, and are parted.
+        let same = if name.starts_with("dlinoss") {
+            1e-7
+        } else {
+            1e-10
+        };
         assert_truth(
             &format!("{name}.reduced"),
             &open(&format!("{name}.reduced")).model,
-            1e-10,
+            same,
         );
         write(&full.with_model(model.clone()), &path).unwrap();
         let written = read(&path, &declared(name)).unwrap();
-        // Single precision; bfloat16 has its residues fitted to rounded poles.
-        let rounding = if name.contains("bf16") { 1e-2 } else { 1e-6 };
+        // Single precision; bfloat16 has its residues fitted to rounded poles, weights of oscillators next to
+        // the real axis cancel, and Megalodon stores 1 − |a| of modes that decay fast.
+        let rounding = match name {
+            _ if name.contains("bf16") => 1e-2,
+            _ if name.starts_with("dlinoss") || name.starts_with("megalodon") => 1e-5,
+            _ => 1e-6,
+        };
         assert_truth(&format!("{name}.reduced"), &written.model, rounding);
         assert_truth(&format!("{name}.reduced"), &model, rounding);
         let errors = numbers(&truth, &format!("{name}.reduced/error"));

@@ -200,8 +200,8 @@ const LRNNX: Row = Row {
     tensors: "`log_dt` (P), `A` (P, 2), `B` (P, H) real, `C` (H, P, 2), `D` (inputs, outputs); that for \
               events with `B` (P, H, 2), `D` (H)",
     open: "**discretisation** (zoh, dirac); for events discretisation (zoh), conj_sym (false)",
-    written: "P (`d_state`); Δ = 1; with a real `B` modes that inputs reach in one phase only: \
-              `convert --to lru` first",
+    written: "P (`d_state`); Δ = 1; with a real `B` modes that inputs reach in one phase only \
+              (`--method in-layout`)",
 };
 
 const CENTAURUS: Row = Row {

@@ -18,7 +18,7 @@ const FASTEST: f64 = 1.36;
 
 /// The least angle of a damped oscillator between its pole and the real axis, over 1/|p| − 1. Where its
 /// two poles meet, weights grow without bound and cancel.
-const APART: f64 = 3e-4;
+const APART: f64 = 3e-3;
 
 /// How many multiples of the angle are tried as the new one.
 const FOLD_MAX: usize = 8;

@@ -51,7 +51,7 @@ impl Reached {
 /// Towards a minimum of the error, to so many steps from the start.
 pub(super) fn descend(target: &Target, mut at: Reached, steps: usize) -> Reached {
     let (mut memory, mut before) = (VecDeque::new(), VecDeque::from([at.fit.square]));
-    while at.steps < steps && !target.is_rounding(at.fit.square) {
+    while at.steps < steps && !target.is_rounding(at.fit.error) {
         let slopes = at.numbers.slopes(&at.fit);
         let direction = direction(&at, &slopes, &memory);
         let Some((numbers, fit)) = search(target, &at, &slopes, &direction) else {

@@ -9,8 +9,9 @@ use crate::linalg::{
 };
 use crate::ssm::DiagonalSystem;
 
-/// What the squares of weights cost, as a share of what they make.
-const RIDGE: f64 = 1e-12;
+/// What the square of a signal alone costs, as a share of it: signals that cancel to a thousandth of
+/// themselves cost a thousandth of the kernel's square, so that single precision holds what is found.
+const RIDGE: f64 = 1e-9;
 
 /// Signals of as many inputs as β has columns; or slopes by their exponents and β, ∂/∂Re + i ∂/∂Im.
 #[derive(Debug, Clone)]
@@ -33,8 +34,10 @@ pub(super) struct Target {
 pub(super) struct Fit {
     /// Outputs × signals.
     pub(super) output: DMatrix<f64>,
-    /// The squared error.
+    /// The squared error, and what the weights cost ([`RIDGE`]).
     pub(super) square: f64,
+    /// The squared error alone.
+    pub(super) error: f64,
     /// The square of what each signal brings, alone.
     pub(super) energies: Vec<f64>,
     /// By exponents and β.
@@ -151,7 +154,7 @@ impl Target {
         let mut gram = own.whole().map(|x| 0.5 * x.re);
         let most = gram.diagonal().max();
         for j in 0..gram.nrows() {
-            gram[(j, j)] += RIDGE * gram[(j, j)] + f64::EPSILON * RIDGE * most;
+            gram[(j, j)] += RIDGE * gram[(j, j)] + f64::EPSILON * most;
         }
         let right = multiply(&self.output, &across.whole()).map(|x| 0.5 * x.re);
         (gram, right)
@@ -169,10 +172,13 @@ impl Target {
         let reached: f64 = output.component_mul(&right).iter().sum();
         let inner = multiply_adjoint(&output, &output);
         let energies = (0..gram.nrows()).map(|j| inner[(j, j)] * gram[(j, j)]);
+        let energies: Vec<f64> = energies.collect();
+        let square = self.square - reached;
         Fit {
-            energies: energies.collect(),
+            error: square - RIDGE * energies.iter().sum::<f64>(),
             slopes: self.slopes(signals, &output, [&own, &across]),
-            square: self.square - reached,
+            square,
+            energies,
             output,
         }
     }
@@ -183,6 +189,7 @@ impl Target {
         Fit {
             output: DMatrix::zeros(self.output.nrows(), count),
             square: f64::INFINITY,
+            error: f64::INFINITY,
             energies: vec![1.0; count],
             slopes: Signals {
                 exponents: vec![Complex64::ZERO; count],
