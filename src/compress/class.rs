@@ -5,9 +5,8 @@ use hankelite_control::{
 };
 
 use crate::compress::candidate::Candidate;
-use crate::compress::cut::Cutter;
+use crate::compress::cut::{Cutter, horizon_values};
 use crate::compress::distance::{kernel_distance, response_error};
-use crate::compress::reduce::horizon_values;
 use crate::compress::{ChannelRecord, Method, Plan, Rule};
 
 /// The channel within the class of the least H2 error, and beside it the error of balanced truncation to

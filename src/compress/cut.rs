@@ -55,6 +55,16 @@ pub(super) fn balance_slow(
     balance(bounded.stable()?, realisation)
 }
 
+/// Hankel values of a system over so many steps, which growing modes have too.
+pub(super) fn horizon_values(
+    system: &DiagonalSystem,
+    length: usize,
+) -> Result<HankelValues, ControlError> {
+    let horizon = length.div_ceil(2).max(1);
+    let balanced = balance_over_horizon(system, horizon, Realisation::Real)?;
+    Ok(balanced.hankel().clone())
+}
+
 impl SlowModes {
     fn of(system: &DiagonalSystem, realisation: Realisation) -> Result<Option<Self>, ControlError> {
         let Some(parts) = part_slow_modes(system.stable()?) else {

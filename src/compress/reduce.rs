@@ -1,16 +1,15 @@
 //! Reducing every channel of every layer.
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, HankelValues, HorizonMethod, ModalScore, Realisation, Reduced,
-    Time, balance_over_horizon, h2_refine, hinf_error, modal_scores, modal_truncation,
-    reduce_over_horizon,
+    ControlError, DiagonalSystem, HorizonMethod, ModalScore, Realisation, Reduced, Time, h2_refine,
+    hinf_error, modal_scores, modal_truncation, reduce_over_horizon,
 };
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
 use crate::compress::class::within_class;
-use crate::compress::cut::Cutter;
+use crate::compress::cut::{Cutter, horizon_values};
 use crate::compress::distance::{feedthrough_change, response_error};
 use crate::compress::real::with_real_poles;
 use crate::compress::share::reduce_shared;
@@ -279,15 +278,6 @@ fn over_horizon(
         ..ChannelRecord::over_horizon(channel, system.order(), reduced.system.order())
     };
     Ok((reduced.system, record))
-}
-
-pub(super) fn horizon_values(
-    system: &DiagonalSystem,
-    length: usize,
-) -> Result<HankelValues, ControlError> {
-    let horizon = length.div_ceil(2).max(1);
-    let balanced = balance_over_horizon(system, horizon, Realisation::Real)?;
-    Ok(balanced.hankel().clone())
 }
 
 /// Stored modes for real states, when all are pairs.

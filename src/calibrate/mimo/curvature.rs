@@ -5,9 +5,11 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 use num_complex::Complex64;
 use rayon::prelude::*;
 
-use crate::calibrate::mimo::fit::PRICES;
 use crate::calibrate::mimo::modes::Modes;
 use crate::calibrate::mimo::sample::Sample;
+
+/// Prices of moving B and the poles, relative to the curvature.
+pub(super) const PRICES: [f64; 3] = [1e-4, 1e-2, 1.0];
 
 /// Products with the normal equations for one step.
 const PRODUCTS: usize = 12;

@@ -5,7 +5,7 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 use num_complex::Complex64;
 use rayon::prelude::*;
 
-use crate::calibrate::mimo::curvature::{InputCurvature, input_of};
+use crate::calibrate::mimo::curvature::{InputCurvature, PRICES, input_of};
 use crate::calibrate::mimo::filtered;
 use crate::calibrate::mimo::modes::{Modes, is_diagonal};
 use crate::calibrate::mimo::sample::{Sample, joined};
@@ -18,9 +18,6 @@ const GROUPS: usize = 8;
 
 /// Ridges of the fit of C and D, relative to states of unit size.
 const RIDGES: [f64; 4] = [1e-8, 1e-6, 1e-4, 1e-3];
-
-/// Prices of moving B and the poles, relative to the curvature.
-pub(super) const PRICES: [f64; 3] = [1e-4, 1e-2, 1.0];
 
 /// Numbers of B up to which their normal equations are formed.
 const TOGETHER: usize = 512;

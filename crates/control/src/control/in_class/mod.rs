@@ -96,9 +96,11 @@ pub struct InClass {
 /// order derivatives for network pruning*, NIPS 5 (1993), for the cost of leaving modes out.
 ///
 /// ```
+/// use hankelite_control::num_complex::Complex64;
 /// use hankelite_control::{DiagonalSystem, SystemClass, Time, h2_in_class};
 ///
-/// let exponents = vec![(-0.1, 0.3).into(), (-0.12, 0.35).into(), (-0.5, 1.0).into()];
+/// let exponents = [(-0.1, 0.3), (-0.12, 0.35), (-0.5, 1.0)];
+/// let exponents = exponents.map(|(re, im)| Complex64::new(re, im)).to_vec();
 /// let residues = [1.0, 0.8, -0.5].map(Into::into);
 /// let full = DiagonalSystem::siso(Time::Discrete { step: 1.0 }, exponents, &residues, 0.0)?;
 /// let found = h2_in_class(&full, SystemClass::Cosines, 2, None)?;
