@@ -229,7 +229,7 @@ fn notes(sizes: &Sizes, orders: &[usize], most: usize) -> Vec<String> {
     if !sizes.agreeing.is_empty() && !all_equal {
         notes.push(format!(
             "the configuration has one number for all layers, which have {orders:?} states: they are filled \
-             up to {most} with modes without weight; --allocate model gives all of them states that count"
+             up to {most} with modes without weight; --allocate model gives all layers one number of states"
         ));
     }
     notes

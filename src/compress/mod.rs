@@ -11,7 +11,6 @@ mod distance;
 mod inspect;
 mod joint;
 mod plan;
-mod real;
 mod record;
 mod reduce;
 mod share;

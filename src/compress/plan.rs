@@ -40,8 +40,8 @@ pub enum Method {
     HankelNorm,
     /// Positive real poles at a minimum of the H2 error, for layouts that hold no others (Evo 2, MEGA).
     RealPoles,
-    /// What the layout can hold, at a minimum of the H2 error: for layouts that cannot hold all systems
-    /// (aTENNuate, LinOSS, Megalodon).
+    /// What the layout can hold, at a minimum of the H2 error: for layouts with a class of their own
+    /// ([`Checkpoint::system_class`](crate::checkpoint::Checkpoint::system_class)).
     InLayout,
 }
 
@@ -141,8 +141,8 @@ pub enum PlanError {
     InLayoutNeedsSteps,
     /// A class of systems where the file can hold all.
     #[error(
-        "the method in-layout is for files that cannot hold all systems (aTENNuate, LinOSS, Megalodon); \
-         this one holds all, expected another method, such as h2-optimal"
+        "the method in-layout is for files that cannot hold all systems; this one holds all, expected \
+         another method, such as h2-optimal"
     )]
     NoClass,
     /// Balancing over a horizon before discretisation.

@@ -8,10 +8,9 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
-use crate::compress::class::within_class;
+use crate::compress::class::{with_real_poles, within_class};
 use crate::compress::cut::{Cutter, horizon_values};
 use crate::compress::distance::{feedthrough_change, response_error};
-use crate::compress::real::with_real_poles;
 use crate::compress::share::reduce_shared;
 use crate::compress::{ChannelRecord, CompressError, LayerRecord, Method, Plan, Rule, TimeBase};
 use crate::model::{Block, Model};
@@ -142,10 +141,10 @@ fn require_place_for_feedthrough(block: &Block, plan: &Plan) -> Result<(), Compr
     }
 }
 
-/// Growing modes are kept over a horizon where each channel has its own system, or where the layout holds
-/// a class of systems, and nowhere else.
+/// Growing modes are kept over a horizon where each channel has its own system, and in a class of systems,
+/// which says itself what decays.
 fn require_decay_of_shared(block: &Block, plan: &Plan) -> Result<(), CompressError> {
-    if plan.unstable() && plan.method() == Method::InLayout {
+    if plan.method() == Method::InLayout {
         return Ok(());
     }
     let growing = |system: &DiagonalSystem| system.unstable_modes().first().copied();

@@ -308,6 +308,7 @@ fn layouts_that_hold_some_systems_only_are_reduced_to_these() {
     let reduce = [&["reduce"], &declared[..], &["--order", "5", "--dry-run"]].concat();
     let refused = run(&reduce);
     assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("--unstable --length L"));
     let record = json(&[&reduce[..], &["--unstable", "--length", "256"]].concat());
     let channel = &record["layers"][0]["channels"][0];
     assert_eq!(channel["order"], 4);

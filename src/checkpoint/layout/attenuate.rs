@@ -14,14 +14,12 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
+use crate::checkpoint::layout::phase::{is_real, turn_phases};
 use crate::checkpoint::layout::transform::Transform;
 use crate::checkpoint::layout::{
     Dynamics, Encoded, Layout, bank, not_representable, require_causal,
 };
 use crate::checkpoint::tensors::Tensors;
-
-/// The largest imaginary part of a weight, relative to the largest of its mode, that is rounding.
-const PHASE: f64 = 1e-9;
 
 /// One layer.
 #[derive(Debug, Clone)]
@@ -36,32 +34,12 @@ impl Attenuate {
         format!("{}{tensor}", self.place)
     }
 
-    fn encode_matrix(&self, name: &str, matrix: &DMatrix<f64>) -> Encoded {
-        let shape = vec![matrix.nrows(), matrix.ncols()];
-        Encoded::mode(
-            self.name(name),
-            shape,
-            matrix.transpose().as_slice().to_vec(),
-        )
-    }
-
     /// B and C with the phase of each mode in neither.
     fn without_phases(&self, system: &DiagonalSystem) -> Result<[DMatrix<f64>; 2], Fault> {
         let (mut input, mut output) = (system.input().clone(), system.output().clone());
+        turn_phases(&mut input, &mut output);
         for (n, exponent) in system.scaled_exponents().into_iter().enumerate() {
-            let (mut row, mut column) = (input.row_mut(n), output.column_mut(n));
-            let largest = row
-                .iter()
-                .copied()
-                .max_by(|a, b| a.norm().total_cmp(&b.norm()));
-            let phase = largest.map_or(0.0, |b| b.arg());
-            let turn = Complex64::from_polar(1.0, phase);
-            row.iter_mut().for_each(|b| *b *= turn.conj());
-            column.iter_mut().for_each(|c| *c *= turn);
-            let size = row.norm().max(f64::MIN_POSITIVE);
-            let phased = row.iter().any(|b| b.im.abs() > PHASE * size);
-            let size = column.norm().max(f64::MIN_POSITIVE);
-            if phased || column.iter().any(|c| c.im.abs() > PHASE * size) {
+            if !is_real(input.row(n).iter()) || !is_real(output.column(n).iter()) {
                 let why = "the layout holds cosines without a phase, and the residue of this mode has \
                            one; --method in-layout finds such (`compress-model reduce`), `convert --to \
                            s5` writes a layout that holds all";
@@ -127,8 +105,8 @@ impl Layout for Attenuate {
         Ok(vec![
             Encoded::mode(self.name("log_dt"), vec![modes], vec![0.0; modes]),
             Encoded::mode(self.name("A"), vec![modes, 2], poles),
-            self.encode_matrix("B", &input),
-            self.encode_matrix("C", &output),
+            Encoded::matrix(self.name("B"), &input),
+            Encoded::matrix(self.name("C"), &output),
         ])
     }
 

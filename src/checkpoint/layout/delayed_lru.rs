@@ -16,7 +16,7 @@ use num_complex::Complex64;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::lru::Polar;
 use crate::checkpoint::layout::{Dynamics, Encoded, Layout, Role, bank, require_causal};
-use crate::checkpoint::tensors::{Tensors, interleave};
+use crate::checkpoint::tensors::Tensors;
 
 /// One layer.
 #[derive(Debug, Clone)]
@@ -85,11 +85,8 @@ impl Layout for DelayedLru {
             column *= Complex64::new(-nu.exp(), theta.exp()).exp();
         }
         let order = system.order();
-        let matrix = |name: &str, matrix: &DMatrix<Complex64>| {
-            let shape = vec![matrix.nrows(), matrix.ncols(), 2];
-            let rows = interleave(matrix.transpose().as_slice());
-            Encoded::mode(self.name(name), shape, rows)
-        };
+        let matrix =
+            |name: &str, matrix: &DMatrix<Complex64>| Encoded::pairs(self.name(name), matrix);
         // D changes with the states, and alone.
         let through = [Role::Mode, Role::Feedthrough].map(|role| Encoded {
             role,

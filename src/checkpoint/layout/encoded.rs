@@ -1,5 +1,11 @@
 //! Tensors to be written.
 
+use nalgebra::DMatrix;
+use num_complex::Complex64;
+
+use crate::checkpoint::error::Fault;
+use crate::checkpoint::tensors::interleave;
+
 /// The decay that an empty slot of a rectangular layout is given; its residue is zero.
 pub(in crate::checkpoint) const PADDING_EXPONENT: f64 = -0.5;
 
@@ -34,6 +40,18 @@ impl Encoded {
             data,
             role,
         }
+    }
+
+    /// Rows × columns.
+    pub(in crate::checkpoint) fn matrix(name: String, matrix: &DMatrix<f64>) -> Self {
+        let shape = vec![matrix.nrows(), matrix.ncols()];
+        Self::mode(name, shape, matrix.transpose().as_slice().to_vec())
+    }
+
+    /// Rows × columns × 2, the last axis (re, im).
+    pub(in crate::checkpoint) fn pairs(name: String, matrix: &DMatrix<Complex64>) -> Self {
+        let shape = vec![matrix.nrows(), matrix.ncols(), 2];
+        Self::mode(name, shape, interleave(matrix.transpose().as_slice()))
     }
 
     pub(in crate::checkpoint) fn step(name: String, shape: Vec<usize>, data: Vec<f64>) -> Self {
@@ -79,6 +97,23 @@ impl Encoded {
         }
     }
 
+    /// The diagonal of D.
+    ///
+    /// # Errors
+    /// [`Fault::DenseFeedthrough`] where D has more.
+    pub(in crate::checkpoint) fn diagonal(
+        layer: &str,
+        name: String,
+        through: &DMatrix<f64>,
+    ) -> Result<Self, Fault> {
+        if let Some((row, column)) = off_diagonal(through) {
+            let layer = layer.to_string();
+            return Err(Fault::DenseFeedthrough { layer, row, column });
+        }
+        let diagonal = through.diagonal().as_slice().to_vec();
+        Ok(Self::feedthrough(name, diagonal))
+    }
+
     pub(in crate::checkpoint) fn feedthrough(name: String, data: Vec<f64>) -> Self {
         Self {
             name,
@@ -87,4 +122,11 @@ impl Encoded {
             role: Role::Feedthrough,
         }
     }
+}
+
+/// Where a matrix is not diagonal.
+pub(in crate::checkpoint) fn off_diagonal(matrix: &DMatrix<f64>) -> Option<(usize, usize)> {
+    let places = (0..matrix.ncols()).flat_map(|j| (0..matrix.nrows()).map(move |i| (i, j)));
+    let mut off = places.filter(|&(i, j)| i != j && matrix[(i, j)] != 0.0);
+    off.next()
 }

@@ -17,7 +17,6 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::s5::off_diagonal;
 use crate::checkpoint::layout::{
     Dynamics, Encoded, Layout, bank, not_representable, require_causal,
 };
@@ -153,12 +152,7 @@ impl Layout for FlowState {
         encoded.extend(self.encode_matrix("C_tilde", system.output()));
         if let Some(name) = &self.feedthrough {
             let through = system.feedthrough();
-            if let Some((row, column)) = off_diagonal(through) {
-                let layer = self.layer.clone();
-                return Err(Fault::DenseFeedthrough { layer, row, column });
-            }
-            let diagonal = through.diagonal().as_slice().to_vec();
-            encoded.push(Encoded::feedthrough(name.clone(), diagonal));
+            encoded.push(Encoded::diagonal(&self.layer, name.clone(), through)?);
         }
         Ok(encoded)
     }

@@ -28,12 +28,11 @@ use num_complex::Complex64;
 
 use crate::checkpoint::declared::Discretisation;
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::s5::off_diagonal;
 use crate::checkpoint::layout::transform::Transform;
 use crate::checkpoint::layout::{
     Dynamics, Encoded, Layout, bank, not_representable, require_causal,
 };
-use crate::checkpoint::tensors::{Tensors, interleave};
+use crate::checkpoint::tensors::Tensors;
 
 /// What a pair of poles is parted by, over the distance from the unit circle, where they meet.
 const APART: f64 = 1e-4;
@@ -365,30 +364,17 @@ impl Layout for LinOss {
             "dt"
         };
         let step = Transform::Sigmoid.invert(STEP).unwrap_or(0.0);
-        let matrix = |name: &str, made: &DMatrix<Complex64>| {
-            let shape = vec![made.nrows(), made.ncols(), 2];
-            Encoded::mode(
-                self.name(name),
-                shape,
-                interleave(made.transpose().as_slice()),
-            )
-        };
         let mut encoded = vec![
             Encoded::mode(self.name("A_diag"), vec![count], stiffness),
             Encoded::mode(self.name(steps), vec![count], vec![step; count]),
-            matrix("B", &input),
-            matrix("C", &output),
+            Encoded::pairs(self.name("B"), &input),
+            Encoded::pairs(self.name("C"), &output),
         ];
         if damped {
             encoded.push(Encoded::mode(self.name("G_diag"), vec![count], damping));
         }
         let through = system.feedthrough();
-        if let Some((row, column)) = off_diagonal(through) {
-            let layer = self.layer.clone();
-            return Err(Fault::DenseFeedthrough { layer, row, column });
-        }
-        let diagonal = through.diagonal().as_slice().to_vec();
-        encoded.push(Encoded::feedthrough(self.name("D"), diagonal));
+        encoded.push(Encoded::diagonal(&self.layer, self.name("D"), through)?);
         Ok(encoded)
     }
 

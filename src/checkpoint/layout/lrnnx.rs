@@ -24,15 +24,12 @@ use num_complex::Complex64;
 
 use crate::checkpoint::declared::{Declared, Discretisation};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::s5::off_diagonal;
+use crate::checkpoint::layout::phase::{is_real, turn_phases};
 use crate::checkpoint::layout::transform::Transform;
 use crate::checkpoint::layout::{
     Dynamics, Encoded, Layout, bank, not_representable, require_causal,
 };
-use crate::checkpoint::tensors::{Tensors, interleave};
-
-/// The largest imaginary part of a weight, relative to all of its mode, that is rounding.
-const PHASE: f64 = 1e-9;
+use crate::checkpoint::tensors::Tensors;
 
 /// One layer.
 #[derive(Debug, Clone)]
@@ -140,43 +137,29 @@ impl Lrnnx {
         ])
     }
 
-    /// Turns the phase of each mode from its row of B to its column of C.
-    fn turn_phases(
-        &self,
-        lambdas: &[Complex64],
-        input: &mut DMatrix<Complex64>,
-        output: &mut DMatrix<Complex64>,
-    ) -> Result<(), Fault> {
-        for (n, &lambda) in lambdas.iter().enumerate() {
-            let (mut row, mut column) = (input.row_mut(n), output.column_mut(n));
-            let largest = row.iter().max_by(|a, b| a.norm().total_cmp(&b.norm()));
-            let turn = Complex64::from_polar(1.0, largest.map_or(0.0, |b| b.arg()));
-            row.iter_mut().for_each(|b| *b *= turn.conj());
-            column.iter_mut().for_each(|c| *c *= turn);
-            let rounding = PHASE * row.norm();
-            if row.iter().any(|b| b.im.abs() > rounding) {
-                let why = "B of the layout is real, and inputs reach this mode in phases of their own; \
-                           --method in-layout keeps to one (`compress-model reduce`), `convert --to lru` \
-                           writes a layout that holds all";
-                return Err(not_representable(
-                    self.family(),
-                    &self.layer,
-                    0,
-                    lambda,
-                    why,
-                ));
-            }
-        }
-        Ok(())
+    /// Refuses rows of B that are not real.
+    fn require_real(&self, lambdas: &[Complex64], input: &DMatrix<Complex64>) -> Result<(), Fault> {
+        let mut rows = input.row_iter().zip(lambdas);
+        let Some((_, &lambda)) = rows.find(|(row, _)| !is_real(row.iter())) else {
+            return Ok(());
+        };
+        let why = "B of the layout is real, and inputs reach this mode in phases of their own; --method \
+                   in-layout keeps B real (`compress-model reduce`), `convert --to lru` writes a layout \
+                   that holds all";
+        Err(not_representable(
+            self.family(),
+            &self.layer,
+            0,
+            lambda,
+            why,
+        ))
     }
 
     fn encode_input(&self, input: &DMatrix<Complex64>, events: bool) -> Encoded {
-        let (shape, rows) = (vec![input.nrows(), input.ncols()], input.transpose());
-        if events {
-            let shape = [shape, vec![2]].concat();
-            return Encoded::mode(self.name("B"), shape, interleave(rows.as_slice()));
+        match events {
+            true => Encoded::pairs(self.name("B"), input),
+            false => Encoded::matrix(self.name("B"), &input.map(|b| b.re)),
         }
-        Encoded::mode(self.name("B"), shape, rows.iter().map(|b| b.re).collect())
     }
 
     fn encode_feedthrough(&self, d: &DMatrix<f64>, events: bool) -> Result<Encoded, Fault> {
@@ -185,11 +168,7 @@ impl Lrnnx {
             // The file has the inputs on its rows.
             return Ok(Encoded::feedthrough(name, d.as_slice().to_vec()));
         }
-        if let Some((row, column)) = off_diagonal(d) {
-            let layer = self.layer.clone();
-            return Err(Fault::DenseFeedthrough { layer, row, column });
-        }
-        Ok(Encoded::feedthrough(name, d.diagonal().as_slice().to_vec()))
+        Encoded::diagonal(&self.layer, name, d)
     }
 }
 
@@ -235,13 +214,12 @@ impl Layout for Lrnnx {
         }
         let mut output = system.output() * Complex64::from(1.0 / self.factor());
         if !events {
-            self.turn_phases(&lambdas, &mut input, &mut output)?;
+            turn_phases(&mut input, &mut output);
+            self.require_real(&lambdas, &input)?;
         }
         let mut encoded = self.encode_poles(&lambdas, events)?;
         encoded.push(self.encode_input(&input, events));
-        let shape = vec![output.nrows(), output.ncols(), 2];
-        let rows = interleave(output.transpose().as_slice());
-        encoded.push(Encoded::mode(self.name("C"), shape, rows));
+        encoded.push(Encoded::pairs(self.name("C"), &output));
         encoded.push(self.encode_feedthrough(system.feedthrough(), events)?);
         Ok(encoded)
     }

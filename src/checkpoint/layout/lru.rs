@@ -16,11 +16,11 @@ use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::s5::off_diagonal;
+use crate::checkpoint::layout::encoded::off_diagonal;
 use crate::checkpoint::layout::{
     Dynamics, Encoded, Layout, bank, not_representable, require_causal,
 };
-use crate::checkpoint::tensors::{Tensors, interleave};
+use crate::checkpoint::tensors::Tensors;
 
 /// The angle that stands for a positive real pole.
 pub(in crate::checkpoint) const REAL_POLE_ANGLE: f64 = 1e-30;
@@ -125,19 +125,11 @@ impl Lru {
         c: &DMatrix<Complex64>,
         tensors: &Tensors<'_>,
     ) -> Vec<Encoded> {
-        let rows = c.transpose();
-        let shape = vec![c.nrows(), c.ncols()];
         if tensors.contains(&self.name(name)) {
-            let shape = [shape, vec![2]].concat();
-            return vec![Encoded::mode(
-                self.name(name),
-                shape,
-                interleave(rows.as_slice()),
-            )];
+            return vec![Encoded::pairs(self.name(name), c)];
         }
-        let part = |suffix: &str, of: fn(&Complex64) -> f64| {
-            let data = rows.iter().map(of).collect();
-            Encoded::mode(self.name(&format!("{name}{suffix}")), shape.clone(), data)
+        let part = |suffix: &str, of: fn(Complex64) -> f64| {
+            Encoded::matrix(self.name(&format!("{name}{suffix}")), &c.map(of))
         };
         vec![part("_re", |c| c.re), part("_im", |c| c.im)]
     }
@@ -223,10 +215,6 @@ impl Lru {
             let rows = d.transpose().as_slice().to_vec();
             return Ok(Encoded::new_feedthrough(name, shape, rows));
         }
-        if let Some((row, column)) = off_diagonal(d) {
-            let layer = self.layer.clone();
-            return Err(Fault::DenseFeedthrough { layer, row, column });
-        }
-        Ok(Encoded::feedthrough(name, d.diagonal().as_slice().to_vec()))
+        Encoded::diagonal(&self.layer, name, d)
     }
 }

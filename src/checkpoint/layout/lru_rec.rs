@@ -96,11 +96,8 @@ impl Layout for LruRec {
             input = input.columns(0, last).into_owned();
             bias
         });
-        let matrix = |name: &str, matrix: &DMatrix<Complex64>| {
-            let shape = vec![matrix.nrows(), matrix.ncols(), 2];
-            let rows = interleave(matrix.transpose().as_slice());
-            Encoded::mode(self.name(name), shape, rows)
-        };
+        let matrix =
+            |name: &str, matrix: &DMatrix<Complex64>| Encoded::pairs(self.name(name), matrix);
         let mut encoded = vec![
             Encoded::mode(
                 self.name("params_log"),

@@ -23,6 +23,7 @@ mod mega_heads;
 mod megalodon;
 mod mimo_dplr;
 mod own;
+mod phase;
 mod s4_repo;
 mod s4d;
 mod s5;

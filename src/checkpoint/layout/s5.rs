@@ -212,14 +212,8 @@ impl Layout for S5 {
         let (modes, channels) = input.shape();
         let columns = modes * outputs.len();
         let output = DMatrix::from_fn(channels, columns, |i, j| outputs[j / modes][(i, j % modes)]);
-        let made = |name: &str, matrix: &DMatrix<Complex64>| {
-            let rows = interleave(matrix.transpose().as_slice());
-            Encoded::mode(
-                self.name(name),
-                vec![matrix.nrows(), matrix.ncols(), 2],
-                rows,
-            )
-        };
+        let made =
+            |name: &str, matrix: &DMatrix<Complex64>| Encoded::pairs(self.name(name), matrix);
         Ok(Some(Unfolded {
             instead: FACTORS.map(|name| self.name(name)).to_vec(),
             tensors: vec![
@@ -313,21 +307,10 @@ impl Layout for S5 {
             lambdas.push(lambda);
         }
         let mut encoded = self.encode_poles(&lambdas, step, tensors);
-        let channels = b.ncols();
-        let rows = interleave(b.transpose().as_slice());
-        encoded.push(Encoded::mode(
-            self.name("B"),
-            vec![modes, channels, 2],
-            rows,
-        ));
+        encoded.push(Encoded::pairs(self.name("B"), &b));
         encoded.extend(self.encode_outputs(dynamics, tensors));
         let through = forward.feedthrough();
-        if let Some((row, column)) = off_diagonal(through) {
-            let layer = self.layer.clone();
-            return Err(Fault::DenseFeedthrough { layer, row, column });
-        }
-        let diagonal = through.diagonal().as_slice().to_vec();
-        encoded.push(Encoded::feedthrough(self.name("D"), diagonal));
+        encoded.push(Encoded::diagonal(&self.layer, self.name("D"), through)?);
         Ok(encoded)
     }
 }
@@ -377,10 +360,7 @@ impl S5 {
         let both = dynamics.systems.iter().chain(&dynamics.backward);
         let outputs: Vec<_> = both.map(|system| system.output() * factor).collect();
         let (channels, modes) = outputs[0].shape();
-        let made = |name: &str, c: &DMatrix<Complex64>| {
-            let shape = vec![channels, c.ncols(), 2];
-            Encoded::mode(self.name(name), shape, interleave(c.transpose().as_slice()))
-        };
+        let made = |name: &str, c: &DMatrix<Complex64>| Encoded::pairs(self.name(name), c);
         if tensors.contains(&self.name("C1")) {
             return vec![made("C1", &outputs[0]), made("C2", &outputs[1])];
         }
@@ -389,11 +369,4 @@ impl S5 {
         });
         vec![made("C", &all)]
     }
-}
-
-/// Where a matrix is not diagonal.
-pub(super) fn off_diagonal(matrix: &DMatrix<f64>) -> Option<(usize, usize)> {
-    let places = (0..matrix.ncols()).flat_map(|j| (0..matrix.nrows()).map(move |i| (i, j)));
-    let mut off = places.filter(|&(i, j)| i != j && matrix[(i, j)] != 0.0);
-    off.next()
 }

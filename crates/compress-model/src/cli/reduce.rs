@@ -342,11 +342,13 @@ fn settings(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Se
 
 /// Refuses layers that hold some systems only, which no calibrated reduction keeps.
 fn require_free_poles(checkpoint: &Checkpoint) -> anyhow::Result<()> {
-    let (held, method) = match (checkpoint.holds_real_poles(), checkpoint.system_class()) {
-        (true, _) => ("positive real poles", "real-poles"),
-        (_, Some(class)) => (held_by(class), "in-layout"),
+    let class = checkpoint.system_class();
+    let method = match (checkpoint.holds_real_poles(), class) {
+        (true, _) => "real-poles",
+        (_, Some(_)) => "in-layout",
         _ => return Ok(()),
     };
+    let held = Held::of(class).what;
     bail!(
         "the layers ({}) hold {held} only, which calibration leaves; expected a reduction without \
          --calibrate (--method {method})",
@@ -354,13 +356,25 @@ fn require_free_poles(checkpoint: &Checkpoint) -> anyhow::Result<()> {
     );
 }
 
-/// What a class of systems is, in words.
-fn held_by(class: SystemClass) -> &'static str {
-    match class {
-        SystemClass::Cosines => "cosines without a phase",
-        SystemClass::RealInputs => "real input weights",
-        SystemClass::Oscillators(_) => "oscillators",
-        _ => "angles that are multiples of one",
+/// What a layout can hold that cannot hold all systems.
+struct Held {
+    /// In words.
+    what: &'static str,
+    /// A family that holds all.
+    free: &'static str,
+}
+
+impl Held {
+    /// Of a class; of none, positive real poles.
+    fn of(class: Option<SystemClass>) -> Self {
+        let (what, free) = match class {
+            None => ("positive real poles", "s4d"),
+            Some(SystemClass::Cosines) => ("cosines without a phase", "s5"),
+            Some(SystemClass::RealInputs) => ("real input weights", "lru"),
+            Some(SystemClass::Oscillators(_)) => ("oscillators", "s5"),
+            Some(_) => ("angles that are multiples of one", "stripedhyena"),
+        };
+        Self { what, free }
     }
 }
 

@@ -573,7 +573,7 @@ def reduce(
         method: without statistics ``balanced`` (the default), ``residualised``, ``modal-hinf``,
             ``modal-h2``, ``h2-optimal``, ``horizon``, ``hankel-norm``, ``real-poles`` (the default
             for layers that hold positive real poles only: Evo 2, MEGA) or ``in-layout`` (the
-            default for aTENNuate, LinOSS and Megalodon, which cannot hold all systems either).
+            default for other layers that cannot hold all systems, such as those of LinOSS).
         time, realisation: what is balanced without statistics, see :func:`inspect`; by default
             discrete time, continuous for layers that run at any step (FlowState), and the real
             system. ``realisation="auto"`` takes the better one for each channel.

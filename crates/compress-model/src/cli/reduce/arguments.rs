@@ -436,7 +436,7 @@ const METHODS: [Word; 9] = [
     ),
     word(
         "in-layout",
-        "What the file can hold, of the least kernel error: for aTENNuate, LinOSS, Megalodon",
+        "What the file can hold, of the least kernel error: for files that cannot hold all systems",
     ),
 ];
 

@@ -6,13 +6,11 @@ use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
 use hankelite::checkpoint::FolderChanges;
 use hankelite::compress::{LayerRecord, Method, Plan, Rule};
 use hankelite_archive::Container;
-use hankelite_control::SystemClass;
 
 use crate::cli::common::{grouped, quoted, short, wrote};
 use crate::cli::printer::Printer;
-use crate::cli::reduce::Document;
 use crate::cli::reduce::storage::{WrittenImage, show_kept};
-use crate::cli::reduce::{folder, held_by};
+use crate::cli::reduce::{Document, Held, folder};
 use crate::cli::report::percent;
 
 pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
@@ -190,26 +188,19 @@ fn show_cost_of_layout(document: &Document<'_>, printer: &Printer) -> anyhow::Re
         return Ok(());
     };
     let class = document.plan.and_then(Plan::class);
-    let (what, to) = match class {
-        None => ("positive real poles", "s4d"),
-        Some(class @ SystemClass::Multiples) => (held_by(class), "stripedhyena"),
-        Some(class @ SystemClass::RealInputs) => (held_by(class), "lru"),
-        Some(class) => (held_by(class), "s5"),
+    let what = match class {
+        None => "real poles",
+        Some(_) => "in layout",
     };
     printer.line(&format!(
-        "{} H2 error {}, {} with free poles at the same order ({})",
-        if class.is_none() {
-            "real poles"
-        } else {
-            "in layout"
-        },
+        "{what} H2 error {}, {} with free poles at the same order ({name})",
         percent(held),
         percent(free),
-        name,
     ))?;
     if both.any(|(held, free, _)| held > SMALL && held > WORSE * free) {
+        let Held { what, free } = Held::of(class);
         let text = format!(
-            "the layout of {} holds {what} only; `compress-model convert {} FILE --to {to}` writes one that \
+            "the layout of {} holds {what} only; `compress-model convert {} FILE --to {free}` writes one that \
              holds all poles, which the original code does not load",
             document.family,
             quoted(&document.checkpoint),

@@ -56,7 +56,7 @@ struct Part {
 const QUARTERS: [Complex64; 2] = [Complex64::ONE, Complex64::I];
 
 impl SystemClass {
-    /// Stored modes of a unit: what comes and goes as a whole.
+    /// Stored modes of a unit: the smallest part that can be removed.
     pub fn modes(self) -> usize {
         match self {
             SystemClass::Oscillators(_) => 2,

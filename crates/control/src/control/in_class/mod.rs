@@ -46,7 +46,7 @@ pub enum OscillatorPoles {
     UnitCircle,
     /// Within the unit circle.
     Disk,
-    /// Within the unit circle, and the input counts one step later: Im p^l.
+    /// Within the unit circle, and the input acts one step later: Im p^l.
     DiskDelayed,
 }
 
@@ -79,9 +79,10 @@ pub struct InClass {
 /// The output weights are eliminated (variable projection), and the others moved by a limited-memory
 /// quasi-Newton method, whose first guess of the curvature is that of each number alone. The class is
 /// one map from the free numbers to z and β with its derivatives, so that nothing else depends on it.
-/// The start is what remains of the modes of the system, which has to be of the class, after those
-/// that cost least have left, one by one, all weights set anew each time; of multiples the 1, 2, …-fold
-/// angle and some in between, of which the best two go on after some steps. The feedthrough stays as it is, and the result is never worse than its start.
+/// The start is made of modes of the system, which has to be of the class: the cheapest are removed one
+/// by one, and all weights fitted again each time; of multiples the 1, 2, …-fold
+/// angle and some in between, of which the best two go on after some steps. The feedthrough stays as it is,
+/// and the result is never worse than its start.
 ///
 /// Cost of a step O(n k (m + p)) for n modes, k signals, m inputs and p outputs.
 ///
