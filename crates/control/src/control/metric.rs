@@ -246,7 +246,7 @@ pub(super) fn gram_of(weight: &InputWeight, nodes: &[Complex64]) -> DMatrix<f64>
 }
 
 /// The noise beside a weight.
-fn white_noise(weight: &InputWeight) -> WhiteNoise {
+pub(super) fn white_noise(weight: &InputWeight) -> WhiteNoise {
     WhiteNoise {
         power: NOISE * NOISE * weight.products().power(),
     }

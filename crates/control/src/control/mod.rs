@@ -51,7 +51,10 @@ pub use h2_optimal::{H2Refined, h2_optimal, h2_refine};
 pub use hankel::{HankelValues, hankel_values};
 pub use hinf::{HinfNorm, hinf_error, hinf_norm};
 pub use horizon::{HorizonBalanced, HorizonReduced, balance_over_horizon};
-pub use in_class::{InClass, OscillatorPoles, SystemClass, h2_in_class};
+pub use in_class::{
+    ClassInput, InClass, OscillatorPoles, SystemClass, WeightedInClass, h2_in_class,
+    weighted_in_class,
+};
 pub use input::{InputWeight, lags_of};
 pub use metric::{weighted_error, weighted_norm};
 pub use modal::{ModalScore, modal_scores, modal_truncation};

@@ -67,7 +67,7 @@ impl SystemClass {
     /// Signals of a unit.
     fn signals(self) -> usize {
         match self {
-            SystemClass::Cosines => 1,
+            SystemClass::Cosines | SystemClass::RealPoles => 1,
             _ => 2,
         }
     }
@@ -77,7 +77,7 @@ impl SystemClass {
         match self {
             SystemClass::Cosines | SystemClass::RealInputs => 1,
             SystemClass::Oscillators(_) => 2,
-            SystemClass::Multiples => 0,
+            SystemClass::Multiples | SystemClass::RealPoles => 0,
         }
     }
 
@@ -86,7 +86,7 @@ impl SystemClass {
         use OscillatorPoles::{HalfCircle, UnitCircle};
         match self {
             SystemClass::Multiples => units + 1,
-            SystemClass::Oscillators(HalfCircle | UnitCircle) => units,
+            SystemClass::Oscillators(HalfCircle | UnitCircle) | SystemClass::RealPoles => units,
             _ => 2 * units,
         }
     }
@@ -149,10 +149,26 @@ impl Numbers {
     }
 
     /// All units of a system of the class. For oscillators the modes 2n and 2n + 1 are a unit.
-    fn of(full: &DiagonalSystem, class: SystemClass) -> Self {
+    pub(super) fn of(full: &DiagonalSystem, class: SystemClass) -> Self {
         let exponents = full.scaled_exponents();
         let modes = class.modes();
         let units = exponents.len() / modes;
+        let inputs = full.input().ncols();
+        let mut values = Self::pole_values(&exponents, class, units);
+        if class.rows() > 0 {
+            values.extend(Self::input_values(full, class));
+        }
+        Self {
+            class,
+            units,
+            inputs,
+            values,
+        }
+    }
+
+    /// The numbers of the poles.
+    fn pole_values(exponents: &[Complex64], class: SystemClass, units: usize) -> Vec<f64> {
+        let modes = class.modes();
         let mut values = Vec::new();
         for n in 0..units {
             let z = exponents[n * modes];
@@ -166,11 +182,21 @@ impl Numbers {
                     let (least, _) = least_angle(-decay.exp());
                     values.extend([decay, logit((z.im - least) / (PI - 2.0 * least))]);
                 }
+                SystemClass::RealPoles => values.push(log_decay(z)),
+                SystemClass::Multiples => values.push(log_decay(z).min(FASTEST)),
                 _ => values.extend([log_decay(z), z.im]),
             }
         }
-        for n in 0..units {
-            let row = full.input().row(n * modes);
+        if class == SystemClass::Multiples {
+            values.push(logit(exponents[0].im * units as f64 / TAU));
+        }
+        values
+    }
+
+    /// The numbers of the inputs.
+    fn input_values(full: &DiagonalSystem, class: SystemClass) -> Vec<f64> {
+        let mut values = Vec::new();
+        for row in full.input().row_iter().step_by(class.modes()) {
             let largest = row.iter().max_by(|a, b| a.norm().total_cmp(&b.norm()));
             // Where rows are real their phase belongs to no one.
             let turn = match (class, largest) {
@@ -184,13 +210,7 @@ impl Numbers {
                 values.extend(row.iter().map(|b| b.im));
             }
         }
-        let inputs = full.input().ncols();
-        Self {
-            class,
-            units,
-            inputs,
-            values,
-        }
+        values
     }
 
     /// The 1, 2, …-fold of the angle as the new one, each with the decays of the modes it meets; and angles
@@ -298,6 +318,13 @@ impl Numbers {
                     ],
                 }
             }
+            SystemClass::RealPoles => {
+                let re = Complex64::from(decay(n));
+                Pole {
+                    exponent: re,
+                    slopes: vec![(n, re)],
+                }
+            }
             SystemClass::Cosines | SystemClass::RealInputs => {
                 let re = decay(2 * n);
                 Pole {
@@ -317,7 +344,7 @@ impl Numbers {
     /// grows with the exponent, relative to it. None where β is no number of the file's.
     fn part(&self, unit: usize, signal: usize, exponent: Complex64) -> Option<Part> {
         let (row, factor, growth) = match self.class {
-            SystemClass::Multiples => return None,
+            SystemClass::Multiples | SystemClass::RealPoles => return None,
             SystemClass::Cosines => (0, Complex64::ONE, 0.0),
             SystemClass::RealInputs => (0, QUARTERS[signal], 0.0),
             SystemClass::Oscillators(poles) => {
@@ -427,12 +454,12 @@ impl Numbers {
                     input[(n * modes + k, h)] = match self.class {
                         SystemClass::Cosines | SystemClass::RealInputs => b(0).into(),
                         SystemClass::Oscillators(_) => Complex64::new(b(0), b(1)),
-                        SystemClass::Multiples => Complex64::ONE,
+                        SystemClass::Multiples | SystemClass::RealPoles => Complex64::ONE,
                     };
                 }
                 for i in 0..weights.nrows() {
                     output[(i, n * modes + k)] = match self.class {
-                        SystemClass::Cosines => weight(i, 0).into(),
+                        SystemClass::Cosines | SystemClass::RealPoles => weight(i, 0).into(),
                         // Re(C B) is C₀ B₀ − C₁ B₁ of real and imaginary parts.
                         SystemClass::Oscillators(_) => {
                             0.5 * share * Complex64::new(weight(i, 0), -weight(i, 1))

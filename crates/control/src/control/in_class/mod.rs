@@ -1,16 +1,18 @@
-//! The nearest kernel in the H2 norm among the systems that a layout can hold.
+//! The nearest kernel among the systems that a layout can hold: in the H2 norm, or for an input.
 
 mod classes;
 mod descent;
+mod measure;
 mod signals;
 
-use nalgebra::DMatrix;
+use nalgebra::{DMatrix, DVector};
 
 use crate::control::in_class::classes::Numbers;
 use crate::control::in_class::descent::{Reached, descend};
-use crate::control::in_class::signals::{Fit, Target};
+use crate::control::in_class::measure::{InputMeasure, Measure};
+use crate::control::in_class::signals::Target;
 use crate::control::norm::difference;
-use crate::control::{ControlError, Realisation, hankel_values};
+use crate::control::{ControlError, InputWeight, Realisation, hankel_values};
 use crate::ssm::{DiagonalSystem, SystemError, Time};
 
 /// Steps from each start.
@@ -34,6 +36,8 @@ pub enum SystemClass {
     Oscillators(OscillatorPoles),
     /// One input; angles that are 1, 2, …, R times one, which is below 2π/R, in this order.
     Multiples,
+    /// One input; positive real poles and real residues.
+    RealPoles,
 }
 
 /// Where the poles of oscillators lie.
@@ -116,24 +120,127 @@ pub fn h2_in_class(
     horizon: Option<usize>,
 ) -> Result<InClass, ControlError> {
     let step = checked(full, class, order, horizon)?;
-    let target = Target::new(full, horizon);
-    let units = order / class.modes();
-    let starts = Numbers::starts(full, class, units, &target);
-    let starts = starts.into_iter().map(|start| Reached::new(&target, start));
-    let first = starts.map(|start| descend(&target, start, STEPS_FIRST));
-    let mut first: Vec<Reached> = first.collect();
-    first.sort_by(|a, b| a.fit.square.total_cmp(&b.fit.square));
-    let last = first.into_iter().take(GO_ON);
-    let last = last.map(|reached| descend(&target, reached, STEPS_MAX));
-    let best = last.min_by(|a, b| a.fit.square.total_cmp(&b.fit.square));
-    let best = best.expect("every class has a start");
-    let system = system(full, step, &best.numbers, &best.fit)?;
+    let target = Target::new(full, Measure::Steps(horizon));
+    let starts = Numbers::starts(full, class, order / class.modes(), &target);
+    let best = best(&target, starts);
+    let system = system(full, step, &best)?;
     Ok(InClass {
         error_bound: error_bound(full, &system)?,
         system,
         relative_error: target.relative(best.fit.error),
         steps: best.steps,
     })
+}
+
+/// What a system of a class is fitted for.
+#[derive(Debug, Clone, Copy)]
+pub struct ClassInput<'a> {
+    /// The spectrum of all inputs, or the moments of one.
+    pub weight: &'a InputWeight,
+    /// The power of each input, relative to the weight: one number for each, at least 0. Inputs count as
+    /// uncorrelated with one another.
+    pub powers: &'a [f64],
+    /// Whether the feedthrough of a system with one input is fitted too.
+    pub feedthrough: bool,
+}
+
+/// A system of a class, fitted for its input.
+#[derive(Debug, Clone)]
+#[must_use]
+#[non_exhaustive]
+pub struct WeightedInClass {
+    /// The system.
+    pub system: DiagonalSystem,
+    /// √E of the kernel without feedthrough, E being the mean square for the input.
+    pub norm: f64,
+    /// √E of the error of the system that was given to start from.
+    pub before: f64,
+    /// √E of the error; digits below 1e-8 of the norm are lost.
+    pub error: f64,
+    /// A bound on the H∞ norm of the error without the feedthrough: twice the sum of its Hankel singular
+    /// values.
+    pub error_bound: f64,
+    /// Steps from the start that led to it.
+    pub steps: usize,
+}
+
+/// As [`h2_in_class`], at a local minimum of the mean square of the output error for an input, to as many
+/// modes as a given system of the class has, e.g. that of the least H2 error. That is one of the starts.
+///
+/// ```text
+/// ⟨k, k'⟩ = Σ_h p_h Σ_{i,j<L} k_h[i] k'_h[j] M_ij + ω Σ_l k_h[l] k'_h[l]
+/// ```
+///
+/// with M of [`InputWeight`], the powers p and white noise of a fiftieth of the input's amplitude, so that
+/// nothing rings on behind the last step. Where the feedthrough is fitted a sample at step 0 is one signal
+/// more.
+///
+/// Cost of a step O(n k) products of exponentials, and O(L) for each signal.
+///
+/// # Errors
+/// As [`h2_in_class`] without a horizon.
+///
+/// # Panics
+/// Unless there is one power for each input.
+///
+/// ```
+/// use hankelite_control::num_complex::Complex64;
+/// use hankelite_control::{
+///     ClassInput, DiagonalSystem, InputWeight, SystemClass, Time, h2_in_class, weighted_in_class,
+/// };
+///
+/// let exponents = [(-0.1, 0.3), (-0.12, 0.35), (-0.5, 1.0)];
+/// let exponents = exponents.map(|(re, im)| Complex64::new(re, im)).to_vec();
+/// let residues = [1.0, 0.8, -0.5].map(Into::into);
+/// let full = DiagonalSystem::siso(Time::Discrete { step: 1.0 }, exponents, &residues, 0.0)?;
+/// let white = h2_in_class(&full, SystemClass::Cosines, 1, None)?.system;
+/// let weight = InputWeight::white(64);
+/// let (powers, feedthrough) = (&[1.0][..], true);
+/// let input = ClassInput { weight: &weight, powers, feedthrough };
+/// let found = weighted_in_class(&full, &white, SystemClass::Cosines, input)?;
+/// assert!(found.error <= found.before);
+/// # Ok::<(), hankelite_control::ControlError>(())
+/// ```
+pub fn weighted_in_class(
+    full: &DiagonalSystem,
+    start: &DiagonalSystem,
+    class: SystemClass,
+    input: ClassInput<'_>,
+) -> Result<WeightedInClass, ControlError> {
+    let step = checked(full, class, start.order(), None)?;
+    let inputs = full.input().ncols();
+    assert_eq!(input.powers.len(), inputs, "one power for each input");
+    let measure = InputMeasure {
+        weight: input.weight.clone(),
+        powers: DVector::from_column_slice(input.powers),
+        feedthrough: input.feedthrough && inputs == 1,
+    };
+    let target = Target::new(full, Measure::Input(measure));
+    let mut starts = Numbers::starts(full, class, start.order() / class.modes(), &target);
+    starts.push(Numbers::of(start, class));
+    let best = best(&target, starts);
+    let system = system(full, step, &best)?;
+    let root = |square: f64| square.max(0.0).sqrt();
+    Ok(WeightedInClass {
+        norm: root(target.square()),
+        before: root(target.square_of(start)),
+        error: root(best.fit.error),
+        error_bound: error_bound(full, &system)?,
+        system,
+        steps: best.steps,
+    })
+}
+
+/// The best that is reached from some starts.
+fn best(target: &Target, starts: Vec<Numbers>) -> Reached {
+    let starts = starts.into_iter().map(|start| Reached::new(target, start));
+    let first = starts.map(|start| descend(target, start, STEPS_FIRST));
+    let mut first: Vec<Reached> = first.collect();
+    first.sort_by(|a, b| a.fit.square.total_cmp(&b.fit.square));
+    let last = first.into_iter().take(GO_ON);
+    let last = last.map(|reached| descend(target, reached, STEPS_MAX));
+    let best = last.min_by(|a, b| a.fit.square.total_cmp(&b.fit.square));
+    best.expect("every class has a start")
 }
 
 /// The step, where all suits.
@@ -151,7 +258,8 @@ fn checked(
         full.stable()?;
     }
     let (inputs, outputs) = (full.input().ncols(), full.output().nrows());
-    if class == SystemClass::Multiples && inputs != 1 {
+    let single = matches!(class, SystemClass::Multiples | SystemClass::RealPoles);
+    if single && inputs != 1 {
         return Err(SystemError::NotSiso { inputs, outputs }.into());
     }
     let most = full.order();
@@ -176,18 +284,19 @@ fn error_bound(full: &DiagonalSystem, reduced: &DiagonalSystem) -> Result<f64, C
 fn system(
     full: &DiagonalSystem,
     step: f64,
-    numbers: &Numbers,
-    fit: &Fit,
+    reached: &Reached,
 ) -> Result<DiagonalSystem, ControlError> {
-    let (exponents, input, output) = numbers.modes(&fit.output);
-    let made = DiagonalSystem::new(
-        Time::Discrete { step },
-        exponents.into_iter().map(|z| z / step).collect(),
-        input,
-        output,
-        DMatrix::clone(full.feedthrough()),
-    );
-    Ok(made?)
+    let fit = &reached.fit;
+    let (exponents, input, output) = reached.numbers.modes(&fit.output);
+    let mut through = DMatrix::clone(full.feedthrough());
+    if let Some(gained) = &fit.feedthrough {
+        through += gained;
+    }
+    let exponents = exponents.into_iter().map(|z| z / step).collect();
+    let time = Time::Discrete { step };
+    Ok(DiagonalSystem::new(
+        time, exponents, input, output, through,
+    )?)
 }
 
 #[cfg(test)]
@@ -195,6 +304,7 @@ mod tests {
     use num_complex::Complex64;
 
     use super::*;
+    use crate::control::metric::white_noise;
     use crate::control::{h2_error, h2_norm};
 
     const STEP: Time = Time::Discrete { step: 1.0 };
@@ -256,6 +366,35 @@ mod tests {
         DiagonalSystem::siso(STEP, exponents.collect(), &residues, 1.0).unwrap()
     }
 
+    fn real_poles() -> DiagonalSystem {
+        let exponents = (0..8).map(|n| (-0.01 * 2.0_f64.powi(n)).into()).collect();
+        let residues: Vec<_> = (0..8).map(|n| noise(n + 80).into()).collect();
+        DiagonalSystem::siso(STEP, exponents, &residues, 1.0).unwrap()
+    }
+
+    /// A spectrum of many lags, and the moments of short sequences, of an input that is mostly slow.
+    fn weights() -> [InputWeight; 2] {
+        let lags: Vec<f64> = (0..200).map(|m| 3.0 * 0.93_f64.powi(m)).collect();
+        let mut last = 0.0;
+        let inputs = DMatrix::from_fn(90, 3, |t, n| {
+            last = 0.9 * last + noise(t * 7 + n * 1001);
+            last
+        });
+        [
+            InputWeight::of_lags(&lags).unwrap(),
+            InputWeight::moments(&inputs.transpose()).unwrap(),
+        ]
+    }
+
+    fn measure(weight: &InputWeight, system: &DiagonalSystem) -> InputMeasure {
+        let inputs = system.input().ncols();
+        InputMeasure {
+            weight: weight.clone(),
+            powers: DVector::from_fn(inputs, |h, _| 1.0 / (1.0 + h as f64)),
+            feedthrough: inputs == 1,
+        }
+    }
+
     /// The kernel without the feedthrough, sample by sample.
     fn kernel(system: &DiagonalSystem, length: usize) -> Vec<DMatrix<f64>> {
         let mut input = system.input().clone();
@@ -294,30 +433,90 @@ mod tests {
             (of(Disk), oscillators(&disk, 1.0, 2), None),
             (of(DiskDelayed), oscillators(&disk, 0.0, 2), Some(100)),
             (SystemClass::Multiples, megalodon(8), None),
+            (SystemClass::RealPoles, real_poles(), None),
         ]
     }
 
     #[test]
     fn slopes_are_those_of_differences() {
         for (class, full, horizon) in samples() {
-            let target = Target::new(&full, horizon);
-            let start = Numbers::starts(&full, class, 2, &target).remove(0);
-            let fit = target.fit(&start.signals());
-            let slopes = start.slopes(&fit);
-            for i in 0..slopes.len() {
-                let at = |by: f64| {
-                    let mut moved = start.clone();
-                    moved.values[i] += by;
-                    target.fit(&moved.signals()).square
-                };
-                let h = 1e-5;
-                let found = (at(h) - at(-h)) / (2.0 * h);
+            let mut measures = vec![Measure::Steps(horizon)];
+            if horizon.is_none() {
+                let inputs = weights().map(|weight| Measure::Input(measure(&weight, &full)));
+                measures.extend(inputs);
+            }
+            for measure in measures {
+                let target = Target::new(&full, measure);
+                let start = Numbers::starts(&full, class, 2, &target).remove(0);
+                let slopes = start.slopes(&target.fit(&start.signals()));
                 let size = slopes.iter().map(|s| s.abs()).fold(1e-3, f64::max);
-                assert!(
-                    (found - slopes[i]).abs() < 1e-5 * size,
-                    "{class:?} {i}: {found} {}",
-                    slopes[i]
-                );
+                for (i, slope) in slopes.iter().enumerate() {
+                    let at = |by: f64| {
+                        let mut moved = start.clone();
+                        moved.values[i] += by;
+                        target.fit(&moved.signals()).square
+                    };
+                    let h = 1e-5;
+                    let found = (at(h) - at(-h)) / (2.0 * h);
+                    let off = (found - slope).abs();
+                    assert!(off < 1e-5 * size, "{class:?} {i}: {found} {slope}");
+                }
+            }
+        }
+    }
+
+    /// The square of a kernel's error for its inputs, by sums.
+    fn square_by_sums(
+        full: &DiagonalSystem,
+        reduced: &DiagonalSystem,
+        input: &InputMeasure,
+    ) -> f64 {
+        let [a, b] = [full, reduced].map(|system| kernel(system, 6000));
+        let extra = reduced.feedthrough() - full.feedthrough();
+        let noise = white_noise(&input.weight).power;
+        let (outputs, inputs) = extra.shape();
+        let mut sum = 0.0;
+        for (i, h) in (0..outputs).flat_map(|i| (0..inputs).map(move |h| (i, h))) {
+            let mut error: Vec<f64> = a
+                .iter()
+                .zip(&b)
+                .map(|(a, b)| b[(i, h)] - a[(i, h)])
+                .collect();
+            error[0] += extra[(i, h)];
+            let white: f64 = error.iter().map(|e| e * e).sum();
+            sum += input.powers[h] * (input.weight.norm(&error).powi(2) + noise * white);
+        }
+        sum
+    }
+
+    #[test]
+    fn errors_for_an_input_are_those_of_the_sums_and_below_those_for_white_noise() {
+        for (class, full, horizon) in samples() {
+            if horizon.is_some() {
+                continue;
+            }
+            let order = 2 * class.modes();
+            let white = h2_in_class(&full, class, order, None).unwrap().system;
+            for weight in weights() {
+                let measure = measure(&weight, &full);
+                let input = ClassInput {
+                    weight: &weight,
+                    powers: measure.powers.as_slice(),
+                    feedthrough: true,
+                };
+                let found = weighted_in_class(&full, &white, class, input).unwrap();
+                let before = square_by_sums(&full, &white, &measure).sqrt();
+                let error = square_by_sums(&full, &found.system, &measure).sqrt();
+                let none = full.output() * Complex64::ZERO;
+                let (exponents, b) = (full.exponents().to_vec(), full.input().clone());
+                let through = full.feedthrough().clone();
+                let none = DiagonalSystem::new(STEP, exponents, b, none, through).unwrap();
+                let norm = square_by_sums(&full, &none, &measure).sqrt();
+                assert!((found.norm / norm - 1.0).abs() < 1e-8, "{class:?}");
+                assert!((found.before - before).abs() < 1e-7 * norm, "{class:?}");
+                assert!((found.error - error).abs() < 1e-7 * norm, "{class:?}");
+                println!("{class:?}: {} -> {} of {norm}", before / norm, error / norm);
+                assert!(error < 0.99 * before, "{class:?}: {before} {error}");
             }
         }
     }
@@ -356,7 +555,7 @@ mod tests {
     #[test]
     fn a_result_is_stationary_and_better_than_modes_alone() {
         for (class, full, horizon) in samples() {
-            let target = Target::new(&full, horizon);
+            let target = Target::new(&full, Measure::Steps(horizon));
             for units in [1, 2, 4] {
                 let start = Numbers::starts(&full, class, units, &target).remove(0);
                 let before = target.fit(&start.signals()).square;

@@ -3,15 +3,16 @@
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::control::norm::kernel_square;
-use crate::linalg::{
-    expm1, multiply, multiply_adjoint, multiply_transpose, solve_positive_columns,
-};
+use crate::control::in_class::measure::Measure;
+use crate::linalg::{multiply, multiply_adjoint, multiply_transpose, solve_positive_columns};
 use crate::ssm::DiagonalSystem;
 
 /// What the square of a signal alone costs, as a share of it: signals that cancel to a thousandth of
 /// themselves cost a thousandth of the kernel's square, so that single precision holds what is found.
 const RIDGE: f64 = 1e-9;
+
+/// The exponent of a signal that is a sample at step 0 to the last digit.
+const SAMPLE: Complex64 = Complex64::new(-64.0, 0.0);
 
 /// Signals of as many inputs as β has columns; or slopes by their exponents and β, ∂/∂Re + i ∂/∂Im.
 #[derive(Debug, Clone)]
@@ -25,7 +26,7 @@ pub(super) struct Signals {
 pub(super) struct Target {
     modes: Signals,
     output: DMatrix<Complex64>,
-    horizon: Option<usize>,
+    measure: Measure,
     square: f64,
 }
 
@@ -34,6 +35,8 @@ pub(super) struct Target {
 pub(super) struct Fit {
     /// Outputs × signals.
     pub(super) output: DMatrix<f64>,
+    /// What the feedthrough gains, where it is fitted too: outputs × inputs.
+    pub(super) feedthrough: Option<DMatrix<f64>>,
     /// The squared error, and what the weights cost ([`RIDGE`]).
     pub(super) square: f64,
     /// The squared error alone.
@@ -46,62 +49,30 @@ pub(super) struct Fit {
 
 /// Products of signals, with those of their derivatives by the second exponent.
 struct Products {
-    /// β·γ.
+    /// β·γ, with what each input counts.
     plain: DMatrix<Complex64>,
-    /// β·γ̄.
+    /// β·γ̄, likewise.
     mixed: DMatrix<Complex64>,
-    /// M(z + w) and M(z + w̄).
+    /// P(z, w) and P(z, w̄).
     sums: [DMatrix<Complex64>; 2],
-    /// M′ of the same.
+    /// P′ of the same, by w and by w̄.
     rises: [DMatrix<Complex64>; 2],
 }
 
-/// M(s) = Σ_{l < L} e^{sl} and M′(s) = Σ l e^{sl}.
-fn sums(horizon: Option<usize>, s: Complex64) -> (Complex64, Complex64) {
-    let Some(length) = horizon else {
-        let first = -expm1(s).inv();
-        return (first, s.exp() * first * first);
-    };
-    let l = length as f64;
-    if s.norm() * l < 1e-3 {
-        // Σ l^p for p = 0, 1, 2, 3.
-        let powers = [
-            l,
-            l * (l - 1.0) / 2.0,
-            l * (l - 1.0) * (2.0 * l - 1.0) / 6.0,
-        ];
-        let cubes = powers[1] * powers[1];
-        let value = powers[0] + s * (powers[1] + 0.5 * s * powers[2]);
-        return (value, powers[1] + s * (powers[2] + 0.5 * s * cubes));
-    }
-    let (whole, step) = (expm1(l * s), expm1(s));
-    let value = whole / step;
-    let rise = (l * (whole + 1.0) - value * (step + 1.0)) / step;
-    (value, rise)
-}
-
 impl Products {
-    fn new(left: &Signals, right: &Signals, horizon: Option<usize>) -> Self {
-        let (rows, columns) = (left.exponents.len(), right.exponents.len());
+    fn new(left: &Signals, right: &Signals, measure: &Measure) -> Self {
+        let weighed = measure.weighed(&left.input);
         let turned = right.input.transpose();
-        let mut sums_of = [0, 1].map(|_| DMatrix::zeros(rows, columns));
-        let mut rises = sums_of.clone();
-        for (j, &w) in right.exponents.iter().enumerate() {
-            for (n, &z) in left.exponents.iter().enumerate() {
-                for (k, w) in [w, w.conj()].into_iter().enumerate() {
-                    (sums_of[k][(n, j)], rises[k][(n, j)]) = sums(horizon, z + w);
-                }
-            }
-        }
+        let [sums, rises] = measure.sums(&left.exponents, &right.exponents);
         Self {
-            plain: multiply(&left.input, &turned),
-            mixed: multiply(&left.input, &turned.map(|x| x.conj())),
-            sums: sums_of,
+            plain: multiply(&weighed, &turned),
+            mixed: multiply(&weighed, &turned.map(|x| x.conj())),
+            sums,
             rises,
         }
     }
 
-    /// β·γ M(z + w) + β·γ̄ M(z + w̄): twice the inner products, before the real part.
+    /// β·γ P(z, w) + β·γ̄ P(z, w̄): twice the inner products, before the real part.
     fn whole(&self) -> DMatrix<Complex64> {
         self.plain.component_mul(&self.sums[0]) + self.mixed.component_mul(&self.sums[1])
     }
@@ -114,20 +85,51 @@ impl Signals {
             input: system.input().clone(),
         }
     }
+
+    /// The same, and behind them a sample at step 0 for each input.
+    fn with_samples(&self) -> Self {
+        let (count, inputs) = self.input.shape();
+        let mut input = self
+            .input
+            .clone()
+            .resize_vertically(count + inputs, Complex64::ZERO);
+        (0..inputs).for_each(|h| input[(count + h, h)] = Complex64::ONE);
+        let mut exponents = self.exponents.clone();
+        exponents.resize(count + inputs, SAMPLE);
+        Self { exponents, input }
+    }
+}
+
+impl Measure {
+    /// ⟨K, K'⟩ of two kernels by their modes and C.
+    fn inner(&self, modes: [&Signals; 2], outputs: [&DMatrix<Complex64>; 2]) -> f64 {
+        let products = Products::new(modes[0], modes[1], self);
+        let turned = outputs[1].map(|x| x.conj());
+        let plain = multiply_transpose(outputs[0], outputs[1])
+            .component_mul(&products.plain)
+            .component_mul(&products.sums[0]);
+        let mixed = multiply_transpose(outputs[0], &turned)
+            .component_mul(&products.mixed)
+            .component_mul(&products.sums[1]);
+        0.5 * (plain.sum() + mixed.sum()).re
+    }
 }
 
 impl Target {
-    pub(super) fn new(full: &DiagonalSystem, horizon: Option<usize>) -> Self {
+    pub(super) fn new(full: &DiagonalSystem, measure: Measure) -> Self {
         let modes = Signals::of(full);
         let output = full.output().clone();
-        let over = |z| sums(horizon, z).0;
-        let (square, _) = kernel_square(&modes.exponents, &modes.input, &output, over);
         Self {
-            square,
+            square: measure.inner([&modes, &modes], [&output, &output]),
             modes,
             output,
-            horizon,
+            measure,
         }
+    }
+
+    /// The square of the kernel.
+    pub(super) fn square(&self) -> f64 {
+        self.square
     }
 
     /// The norm of an error, relative to that of the kernel.
@@ -143,11 +145,34 @@ impl Target {
         square <= 1e-14 * self.square
     }
 
-    /// G with its ridge, and F.
+    /// G with its ridge, and F; last those of the feedthrough, where it is fitted too.
     pub(super) fn normal_equations(&self, signals: &Signals) -> (DMatrix<f64>, DMatrix<f64>) {
-        let own = Products::new(signals, signals, self.horizon);
-        let across = Products::new(&self.modes, signals, self.horizon);
+        let [own, across] = self.products(&self.fitted(signals));
         self.equations(&own, &across)
+    }
+
+    /// The signals whose weights are fitted.
+    fn fitted(&self, signals: &Signals) -> Signals {
+        match self.measure.holds_feedthrough() {
+            true => signals.with_samples(),
+            false => signals.clone(),
+        }
+    }
+
+    /// Among signals, and of the kernel's modes with them.
+    fn products(&self, signals: &Signals) -> [Products; 2] {
+        let with = |left: &Signals| Products::new(left, signals, &self.measure);
+        [with(signals), with(&self.modes)]
+    }
+
+    /// The squared error of another kernel, the feedthrough aside.
+    pub(super) fn square_of(&self, system: &DiagonalSystem) -> f64 {
+        let (own, modes) = (system.output(), Signals::of(system));
+        let among = self.measure.inner([&modes, &modes], [own, own]);
+        let across = self
+            .measure
+            .inner([&self.modes, &modes], [&self.output, own]);
+        self.square - 2.0 * across + among
     }
 
     fn equations(&self, own: &Products, across: &Products) -> (DMatrix<f64>, DMatrix<f64>) {
@@ -162,8 +187,8 @@ impl Target {
 
     /// The best weights, the error and its slopes.
     pub(super) fn fit(&self, signals: &Signals) -> Fit {
-        let own = Products::new(signals, signals, self.horizon);
-        let across = Products::new(&self.modes, signals, self.horizon);
+        let all = self.fitted(signals);
+        let [own, across] = self.products(&all);
         let (gram, right) = self.equations(&own, &across);
         let output = solve_positive_columns(&gram, &right.transpose());
         let Some(output) = output.map(|found| found.transpose()) else {
@@ -174,12 +199,19 @@ impl Target {
         let energies = (0..gram.nrows()).map(|j| inner[(j, j)] * gram[(j, j)]);
         let energies: Vec<f64> = energies.collect();
         let square = self.square - reached;
+        let slopes = self.slopes(&all, &output, [&own, &across]);
+        let (count, inputs) = signals.input.shape();
+        let extra = (output.ncols() > count).then(|| output.columns(count, inputs).into_owned());
         Fit {
             error: square - RIDGE * energies.iter().sum::<f64>(),
-            slopes: self.slopes(signals, &output, [&own, &across]),
+            slopes: Signals {
+                exponents: slopes.exponents[..count].to_vec(),
+                input: slopes.input.rows(0, count).into_owned(),
+            },
             square,
-            energies,
-            output,
+            energies: energies[..count].to_vec(),
+            output: output.columns(0, count).into_owned(),
+            feedthrough: extra,
         }
     }
 
@@ -188,6 +220,7 @@ impl Target {
         let count = signals.exponents.len();
         Fit {
             output: DMatrix::zeros(self.output.nrows(), count),
+            feedthrough: None,
             square: f64::INFINITY,
             error: f64::INFINITY,
             energies: vec![1.0; count],
@@ -210,7 +243,9 @@ impl Target {
         let conjugate = signals.input.map(|x| x.conj());
         let among = multiply(&weigh(&inner, &own.sums[0]), &signals.input)
             + multiply(&weigh(&inner, &own.sums[1]), &conjugate);
-        let input = (among - signs).map(|x| x.conj()) - mixed;
+        let input = self
+            .measure
+            .weighed(&((among - signs).map(|x| x.conj()) - mixed));
         let count = signals.exponents.len();
         let exponents = (0..count).map(|j| {
             let mut plain = Complex64::ZERO;
@@ -223,7 +258,7 @@ impl Target {
             for k in 0..count {
                 let rises = own.plain[(k, j)] * own.rises[0][(k, j)];
                 let at = own.mixed[(k, j)] * own.rises[1][(k, j)];
-                // M(z_j + z̄_k) is the conjugate of M(z_k + z̄_j).
+                // P(z_j, z̄_k) is the conjugate of P(z_k, z̄_j).
                 plain += inner[(k, j)] * (rises + at.conj());
             }
             plain.conj() + turned
@@ -231,30 +266,6 @@ impl Target {
         Signals {
             exponents: exponents.collect(),
             input,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sums_over_a_horizon_are_sums() {
-        for s in [
-            (0.0, 0.0),
-            (-1e-6, 2e-6),
-            (0.0, 0.4),
-            (-0.3, 1.0),
-            (0.0, 1e-3),
-        ] {
-            let s = Complex64::new(s.0, s.1);
-            let terms = (0..50).map(|l| (s * f64::from(l)).exp());
-            let (value, rise) = sums(Some(50), s);
-            let direct: Complex64 = terms.clone().sum();
-            assert!((value - direct).norm() < 1e-10 * direct.norm(), "{s}");
-            let direct: Complex64 = terms.zip(0..).map(|(x, l)| x * f64::from(l)).sum();
-            assert!((rise - direct).norm() < 1e-9 * direct.norm(), "{s}");
         }
     }
 }
