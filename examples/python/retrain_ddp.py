@@ -120,3 +120,6 @@ def main():
 
 if __name__ == "__main__":
     main()
+    # DistributedDataParallel keeps Gloo's threads, one of which may abort while Python ends.
+    sys.stdout.flush()
+    os._exit(0)
