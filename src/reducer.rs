@@ -1,5 +1,7 @@
 //! The main job in one line: a smaller model from a model.
 
+use hankelite_control::SystemClass;
+
 use crate::calibrate::{
     CalibrateError, CalibratedReduction, Calibration, CalibrationRun, Choice, Settings, TargetSize,
     WeightChoice,
@@ -24,14 +26,13 @@ pub struct Suited {
 }
 
 impl Suited {
-    /// To a checkpoint ([`Checkpoint::holds_real_poles`], [`Checkpoint::system_class`],
-    /// [`Checkpoint::runs_at_any_step`]).
+    /// To a checkpoint ([`Checkpoint::system_class`], [`Checkpoint::runs_at_any_step`]).
     pub fn to(checkpoint: &Checkpoint) -> Self {
         Self {
-            method: match (checkpoint.holds_real_poles(), checkpoint.system_class()) {
-                (true, _) => Method::RealPoles,
-                (_, Some(_)) => Method::InLayout,
-                _ => Method::Balanced,
+            method: match checkpoint.system_class() {
+                Some(SystemClass::RealPoles) => Method::RealPoles,
+                Some(_) => Method::InLayout,
+                None => Method::Balanced,
             },
             time: match checkpoint.runs_at_any_step() {
                 true => TimeBase::Continuous,

@@ -458,7 +458,14 @@ impl<'a> CalibratedReduction<'a> {
         };
         let sequential = settings.sequential.then_some(followed.is_some());
         let layers = followed.as_ref().unwrap_or(&self.layers);
-        let together = settings.fit_logits && !matches!(settings.size, TargetSize::Error(_));
+        let free = self
+            .model
+            .blocks()
+            .iter()
+            .all(|block| block.class().is_none());
+        let sized = !matches!(settings.size, TargetSize::Error(_));
+        // What is fitted together leaves what a file can hold that cannot hold all systems.
+        let together = settings.fit_logits && sized && free;
         let fit = match together {
             true => self.fit(layers, &mut trial)?,
             false => None,

@@ -478,26 +478,11 @@ impl Checkpoint {
         first.map_or("", |layout| layout.family())
     }
 
-    /// Whether the layers hold positive real poles only, as those of Evo 2 and MEGA do: they are reduced
-    /// by [`Method::RealPoles`](crate::compress::Method), and other methods seldom find such poles.
-    pub fn holds_real_poles(&self) -> bool {
-        let Encoding {
-            archive, structure, ..
-        } = self.encoding.as_ref();
-        let tensors = Tensors::new(archive, &structure.prefix);
-        let mut layers = structure.layers.iter();
-        layers.any(|layout| layout.real_poles(&tensors))
-    }
-
-    /// The only systems that the layers can hold, where they cannot hold all, as those of aTENNuate, LinOSS
-    /// and Megalodon: they are reduced by [`Method::InLayout`](crate::compress::Method).
+    /// The only systems that the layers can hold, where they cannot hold all, as those of Evo 2, MEGA,
+    /// aTENNuate, LinOSS and Megalodon: they are reduced by [`Method::RealPoles`](crate::compress::Method)
+    /// or [`Method::InLayout`](crate::compress::Method), and other methods seldom find such systems.
     pub fn system_class(&self) -> Option<SystemClass> {
-        let Encoding {
-            archive, structure, ..
-        } = self.encoding.as_ref();
-        let tensors = Tensors::new(archive, &structure.prefix);
-        let mut layers = structure.layers.iter();
-        layers.find_map(|layout| layout.class(&tensors))
+        self.model.blocks().iter().find_map(Block::class)
     }
 
     /// Whether the network runs its layers at other steps than those of the file, as FlowState does

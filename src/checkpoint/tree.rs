@@ -510,6 +510,7 @@ impl Structure {
                 backward: dynamics.backward,
                 backward_from: dynamics.backward_from,
                 holds_feedthrough: self.found[index].holds_feedthrough(),
+                class: layout.class(tensors),
                 activation: Nonlinearity::Gelu,
                 output: None,
                 norm: None,

@@ -6,12 +6,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, InputWeight, Realisation, Refined, Refinement, RefinementState,
-    SlowParts, WeightedChannel, balance, balance_weighted, in_parallel, part_slow_modes,
+    ClassInput, ControlError, DiagonalSystem, InputWeight, Realisation, Refined, Refinement,
+    RefinementState, SlowParts, SystemClass, WeightedChannel, balance, balance_weighted,
+    in_parallel, part_slow_modes, weighted_in_class,
 };
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
+use crate::compress::class::{nearest, whole_units};
 use crate::compress::cut::{Cutter, Form, balance_slow};
 use crate::compress::record::WeightedRecord;
 use crate::compress::store::{NumberStore, Target};
@@ -23,12 +25,18 @@ use crate::progress::in_order;
 /// each time.
 const DENSE_ORDERS: usize = 8;
 
+/// The note of a channel whose input is zero.
+const SILENT: &str = "its input is zero in the calibration data: balanced for white noise";
+
 /// Gauss–Newton steps of a draft.
 const DRAFT_STEPS: usize = 4;
 
 /// One channel to be balanced for its input and cut at any order. Every cut is made once.
 pub(crate) struct CalibratedChannel {
     system: DiagonalSystem,
+    /// Where the file has a place for some systems only, that it is cut to.
+    class: Option<SystemClass>,
+    holds_feedthrough: bool,
     /// Its slow modes and the others, where there are any so slow that they must be taken apart
     /// ([`part_slow_modes`]): the others are then what is balanced and refined.
     parts: Option<SlowParts>,
@@ -122,10 +130,12 @@ impl CalibratedChannel {
     fn new(
         system: &DiagonalSystem,
         weight: Option<InputWeight>,
-        holds_feedthrough: bool,
+        block: &Block,
         store: Option<&Arc<NumberStore>>,
     ) -> Result<Self, ChannelFault> {
-        let parts = part_slow_modes(system.stable().map_err(ControlError::from)?);
+        let (class, holds_feedthrough) = (block.class(), block.holds_feedthrough());
+        let stable = system.stable().map_err(ControlError::from)?;
+        let parts = part_slow_modes(stable).filter(|_| class.is_none());
         let rest = parts.as_ref().map_or(system, |parts| &parts.rest);
         let prepared = |weight: InputWeight| {
             let target = WeightedChannel::new(rest, &weight.seen_by(system))?;
@@ -148,6 +158,8 @@ impl CalibratedChannel {
                 .map(|target| Target::new(target, store))
                 .transpose()?,
             system: system.clone(),
+            class,
+            holds_feedthrough,
             starts: Mutex::default(),
             cuts: Mutex::default(),
             drafts: Mutex::default(),
@@ -230,7 +242,9 @@ impl CalibratedChannel {
         let mut least = f64::INFINITY;
         let mut errors = Vec::with_capacity(orders.len() + 1);
         let known = orders.partition_point(|&order| order <= most);
-        let few = orders[..known].partition_point(|&order| self.order_beside(order).is_none());
+        // Of slow modes alone, or within a class of systems.
+        let cut = |order: &usize| self.class.is_some() || self.order_beside(*order).is_none();
+        let few = orders[..known].partition_point(cut);
         for &order in &orders[..few] {
             let cut = self.make_cut(order, Refinement::None)?;
             least = least.min(cut.record.error.powi(2));
@@ -279,8 +293,9 @@ impl CalibratedChannel {
         if let Some(whole) = Candidate::within(&self.system, order) {
             return Ok(whole.system);
         }
-        let Some(beside) = self.order_beside(order) else {
-            return Ok(self.make_cut(order, Refinement::Full)?.candidate.system);
+        let beside = self.order_beside(order).filter(|_| self.class.is_none());
+        let Some(beside) = beside else {
+            return Ok(self.cut(order, Refinement::Full)?.candidate.system.clone());
         };
         if let Some(draft) = locked(&self.drafts).get(&beside) {
             return Ok(self.whole(&draft.system)?);
@@ -341,6 +356,9 @@ impl CalibratedChannel {
             let record = WeightedRecord::identity(self.norm);
             return Ok(Cut { candidate, record });
         }
+        if let Some(class) = self.class {
+            return self.cut_in_class(class, order, refinement);
+        }
         let Some(beside) = self.order_beside(order) else {
             return self.cut_slow(order);
         };
@@ -366,11 +384,53 @@ impl CalibratedChannel {
                 truncated: refined.truncated,
                 refitted: refined.refitted,
                 error: refined.error,
+                free: None,
                 fitted: None,
                 steps: refined.steps,
                 white_noise: start.white_noise,
             },
         })
+    }
+
+    /// The cut at an order to a system of a class: that of the least H2 error, and from there that of the
+    /// least weighted error.
+    fn cut_in_class(
+        &self,
+        class: SystemClass,
+        order: usize,
+        refinement: Refinement,
+    ) -> Result<Cut, ChannelFault> {
+        let full = self.system.stable().map_err(ControlError::from)?;
+        let order = whole_units(class, order);
+        let mut candidate = nearest(full, class, order)?;
+        let Some(target) = self.target()? else {
+            candidate.notes.push(SILENT.into());
+            let record = WeightedRecord::identity(0.0);
+            return Ok(Cut { candidate, record });
+        };
+        let before = target.error(&candidate.system)?;
+        let mut record = WeightedRecord {
+            unweighted: before,
+            truncated: before,
+            refitted: before,
+            error: before,
+            white_noise: true,
+            ..WeightedRecord::identity(self.norm)
+        };
+        if refinement != Refinement::None {
+            let input = ClassInput {
+                weight: target.weight(),
+                powers: &[1.0],
+                feedthrough: self.holds_feedthrough,
+            };
+            let found = weighted_in_class(&self.system, &candidate.system, class, input)?;
+            record.error = target.error(&found.system)?;
+            (record.steps, record.white_noise) = (found.steps, false);
+            (candidate.system, candidate.error_bound) = (found.system, f64::INFINITY);
+            let start = self.start(order, Some(&target))?;
+            record.free = start.refitted.as_ref().map(|free| free.error);
+        }
+        Ok(Cut { candidate, record })
     }
 
     /// The cut at an order below the number of slow modes, which is not refined.
@@ -405,13 +465,13 @@ impl CalibratedChannel {
     }
 
     /// The best residues and feedthrough for the poles that a system has; that system where the input is
-    /// zero and where it is no smaller than the channel.
+    /// zero, where it is no smaller than the channel, and within a class of systems.
     fn refitted(
         &self,
         system: &DiagonalSystem,
         ridge: f64,
     ) -> Result<DiagonalSystem, ChannelFault> {
-        if system.order() >= self.system.order() {
+        if system.order() >= self.system.order() || self.class.is_some() {
             return Ok(system.clone());
         }
         let Some(target) = self.target()? else {
@@ -455,8 +515,7 @@ fn truncated_best(
 ) -> Result<Start, ControlError> {
     let mut white = truncated(&balanced.white, order)?;
     let Some((target, cutter)) = target.zip(balanced.weighted.as_ref()) else {
-        let note = "its input is zero in the calibration data: balanced for white noise";
-        white.notes.push(note.into());
+        white.notes.push(SILENT.into());
         return Ok(Start {
             candidate: white,
             refitted: None,
@@ -565,7 +624,7 @@ impl CalibratedLayer {
     ) -> Result<(), CompressError> {
         let made = channels.into_par_iter().map(|index| {
             let (system, weight) = (&block.systems()[index], weight(index));
-            CalibratedChannel::new(system, weight, block.holds_feedthrough(), store)
+            CalibratedChannel::new(system, weight, block, store)
                 .map_err(|e| CompressError::channel(block, index, e))
         });
         self.channels.extend(in_order(made)?);
@@ -750,6 +809,7 @@ mod tests {
             backward: Vec::new(),
             backward_from: 1,
             holds_feedthrough: true,
+            class: None,
             activation: Nonlinearity::Gelu,
             output: None,
             norm: None,

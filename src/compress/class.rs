@@ -1,7 +1,7 @@
 //! Reducing a channel whose file can hold some systems only.
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, HankelValues, InClass, Realisation, StableSystem, SystemClass,
+    ControlError, DiagonalSystem, HankelValues, Realisation, StableSystem, SystemClass,
     h2_in_class, h2_real_poles, hinf_error, part_slow_modes,
 };
 
@@ -24,46 +24,55 @@ pub(super) fn within_class(
     if plan.unstable() && !system.is_stable() {
         return over_horizon(system, plan, class, channel);
     }
-    let order = |values: &HankelValues| order(plan, class, system.order(), values);
-    let candidate = beside_free(system, order, |full, order| {
-        let found = h2_in_class(full.system(), class, order, None)?;
-        Ok(Candidate {
-            error_bound: found.error_bound,
-            notes: note(plan, &found).into_iter().collect(),
-            ..Candidate::whole(&found.system, None)
-        })
-    })?;
-    candidate.measured(system, channel, plan.kernel_length())
+    let full = system.stable()?;
+    let cutter = Cutter::new(system, Method::Balanced, Realisation::Real, 0)?;
+    let order = order(plan, class, system.order(), cutter.hankel());
+    if let Some(whole) = Candidate::within(system, order) {
+        return whole.measured(system, channel, plan.kernel_length());
+    }
+    let mut made = nearest(full, class, order)?;
+    made.notes.extend(note(plan, &made.system));
+    // The file need not be able to hold it.
+    let free = cutter.fit(2 * order, order)?.system;
+    made.free_h2_error = Some(response_error(full, free.stable()?)?);
+    made.measured(system, channel, plan.kernel_length())
 }
 
-/// The channel with positive real poles of the least H2 error. Modes that hardly decay stay as they are.
+/// The system of a class of the least H2 error with at most so many stored modes.
 ///
 /// # Errors
-/// As [`h2_real_poles`].
-pub(super) fn with_real_poles(
-    system: &DiagonalSystem,
-    plan: &Plan,
+/// As [`h2_in_class`] and [`h2_real_poles`].
+pub(super) fn nearest(
+    full: StableSystem<'_>,
+    class: SystemClass,
+    order: usize,
 ) -> Result<Candidate, ControlError> {
-    let order = |values: &HankelValues| match plan.rule() {
-        Rule::Order(order) => order,
-        Rule::Energy(share) => values.order_for_energy(share).max(1),
-        Rule::Tolerance(tolerance) => values.order_for_tolerance(tolerance).max(1),
+    let (system, error_bound) = match class {
+        SystemClass::RealPoles => nearest_real(full, order)?,
+        _ => {
+            let found = h2_in_class(full.system(), class, whole_units(class, order), None)?;
+            (found.system, found.error_bound)
+        }
     };
-    beside_free(system, order, |full, order| {
-        let parts = part_slow_modes(full).filter(|parts| parts.slow.order() < order);
-        let (made, error_bound) = match parts {
-            None => real_poles(full, order)?,
-            Some(parts) => {
-                let count = order - parts.slow.order();
-                let (rest, bound) = real_poles(parts.rest.stable()?, count)?;
-                (parts.with(&rest)?, bound)
-            }
-        };
-        Ok(Candidate {
-            error_bound,
-            ..Candidate::whole(&made, None)
-        })
+    Ok(Candidate {
+        error_bound,
+        ..Candidate::whole(&system, None)
     })
+}
+
+/// With positive real poles, and a bound on the H∞ norm of the error. Modes that hardly decay stay as they
+/// are.
+fn nearest_real(
+    full: StableSystem<'_>,
+    order: usize,
+) -> Result<(DiagonalSystem, f64), ControlError> {
+    let parts = part_slow_modes(full).filter(|parts| parts.slow.order() < order);
+    let Some(parts) = parts else {
+        return real_poles(full, order);
+    };
+    let count = order - parts.slow.order();
+    let (rest, bound) = real_poles(parts.rest.stable()?, count)?;
+    Ok((parts.with(&rest)?, bound))
 }
 
 /// The system, and an upper bound on the H∞ norm of its error.
@@ -73,26 +82,6 @@ fn real_poles(full: StableSystem<'_>, order: usize) -> Result<(DiagonalSystem, f
     Ok((made, bound))
 }
 
-/// What is made at an order, and beside it the error of balanced truncation to as many stored modes, which
-/// the file need not be able to hold.
-fn beside_free(
-    system: &DiagonalSystem,
-    order: impl Fn(&HankelValues) -> usize,
-    made: impl Fn(StableSystem<'_>, usize) -> Result<Candidate, ControlError>,
-) -> Result<Candidate, ControlError> {
-    let full = system.stable()?;
-    let cutter = Cutter::new(system, Method::Balanced, Realisation::Real, 0)?;
-    let order = order(cutter.hankel());
-    if let Some(whole) = Candidate::within(system, order) {
-        return Ok(whole);
-    }
-    let free = cutter.fit(2 * order, order)?.system;
-    Ok(Candidate {
-        free_h2_error: Some(response_error(full, free.stable()?)?),
-        ..made(full, order)?
-    })
-}
-
 /// Stored modes: as many as the rule requires, and whole units of the class.
 fn order(plan: &Plan, class: SystemClass, most: usize, values: &HankelValues) -> usize {
     let states = match plan.rule() {
@@ -100,20 +89,24 @@ fn order(plan: &Plan, class: SystemClass, most: usize, values: &HankelValues) ->
         Rule::Energy(share) => values.order_for_energy(share),
         Rule::Tolerance(tolerance) => values.order_for_tolerance(tolerance),
     };
+    let stored = match class {
+        SystemClass::RealPoles => states,
+        _ => states.div_ceil(2),
+    };
     let modes = class.modes();
-    (states.div_ceil(2).div_ceil(modes).max(1) * modes).min(most)
+    (stored.div_ceil(modes).max(1) * modes).min(most)
 }
 
-fn whole_units(class: SystemClass, order: usize) -> usize {
+pub(super) fn whole_units(class: SystemClass, order: usize) -> usize {
     (order / class.modes()).max(1) * class.modes()
 }
 
 /// What a person should know of an order that is not the requested one.
-fn note(plan: &Plan, found: &InClass) -> Option<String> {
+fn note(plan: &Plan, found: &DiagonalSystem) -> Option<String> {
     match plan.rule() {
-        Rule::Order(order) if order != found.system.order() => Some(format!(
+        Rule::Order(order) if order != found.order() => Some(format!(
             "{} of {order} stored states are used: an oscillator takes two",
-            found.system.order()
+            found.order()
         )),
         _ => None,
     }
@@ -141,7 +134,7 @@ fn over_horizon(
         system.clone()
     } else {
         let found = h2_in_class(system, class, order, Some(length))?;
-        notes.extend(note(plan, &found));
+        notes.extend(note(plan, &found.system));
         found.system
     };
     let (kernel_error, kernel_norm) = kernel_distance(system, &reduced, length)?;

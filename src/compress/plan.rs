@@ -1,6 +1,6 @@
 //! The settings of a reduction, checked.
 
-use hankelite_control::{Realisation, SystemClass};
+use hankelite_control::Realisation;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
@@ -96,8 +96,6 @@ pub struct Plan {
     kernel_length: usize,
     unstable: bool,
     share_poles: bool,
-    #[serde(skip)]
-    class: Option<SystemClass>,
 }
 
 /// Why settings make no sense.
@@ -179,7 +177,6 @@ impl Plan {
             kernel_length: 1024,
             unstable: false,
             share_poles: false,
-            class: None,
         })
     }
 
@@ -240,13 +237,6 @@ impl Plan {
             ..self
         }
         .consistent()
-    }
-
-    /// The same plan for a file that can hold one class of systems only, for [`Method::InLayout`]
-    /// ([`Checkpoint::system_class`](crate::checkpoint::Checkpoint::system_class)). Default: all.
-    #[must_use]
-    pub fn with_class(self, class: Option<SystemClass>) -> Self {
-        Self { class, ..self }
     }
 
     /// The same plan with another rule, which is in range.
@@ -310,17 +300,13 @@ impl Plan {
         self.share_poles
     }
 
-    /// The only systems that the file can hold; none where it holds all.
-    pub fn class(&self) -> Option<SystemClass> {
-        self.class
-    }
-
     /// Whether the plan suits a model.
     ///
     /// # Errors
     /// [`PlanError::Order`] for an order that no layer has; [`PlanError::NoClass`].
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
-        if self.method == Method::InLayout && self.class.is_none() {
+        let mut blocks = model.blocks().iter();
+        if self.method == Method::InLayout && blocks.all(|block| block.class().is_none()) {
             return Err(PlanError::NoClass);
         }
         let orders = model.blocks().iter().map(|block| block.order());

@@ -90,6 +90,9 @@ pub struct WeightedRecord {
     pub refitted: f64,
     /// After the poles were refined too; `refitted` when they were not.
     pub error: f64,
+    /// What the layout costs: of the error of balanced truncation for the input with residues fitted
+    /// again, to as many stored modes, whatever the file can hold. Absent where the file can hold all.
+    pub free: Option<f64>,
     /// Of the error of the result, where it was fitted to the logits afterwards.
     pub fitted: Option<f64>,
     /// Steps in which the poles were refined.
@@ -112,6 +115,7 @@ impl WeightedRecord {
             truncated: 0.0,
             refitted: 0.0,
             error: 0.0,
+            free: None,
             fitted: None,
             steps: 0,
             white_noise: false,
@@ -141,6 +145,8 @@ pub struct LayerRecord {
     pub relative_kernel_error: f64,
     /// (Σ_h E_h(error) / Σ_h E_h(output))^{1/2} for the layer's input. Absent without calibration.
     pub relative_weighted_error: Option<f64>,
+    /// The same of balanced truncation, where the channels keep to what the layout can hold.
+    pub free_relative_weighted_error: Option<f64>,
     /// The largest condition of any channel.
     pub condition: f64,
     /// The channels.
@@ -155,11 +161,16 @@ impl LayerRecord {
             let norm: f64 = channels.iter().map(|c| norm(c).powi(2)).sum();
             ratio(error.sqrt(), norm.sqrt())
         };
-        let weighted = channels.iter().filter_map(|c| c.weighted.as_ref());
-        let weighted = weighted.fold(None, |sums: Option<(f64, f64)>, w| {
-            let (error, norm) = sums.unwrap_or_default();
-            Some((error + w.last().powi(2), norm + w.norm.powi(2)))
-        });
+        let weighted = |error: fn(&WeightedRecord) -> f64| {
+            let own = channels.iter().filter_map(|c| c.weighted.as_ref());
+            let sums = own.fold(None, |sums: Option<(f64, f64)>, w| {
+                let (square, norm) = sums.unwrap_or_default();
+                Some((square + error(w).powi(2), norm + w.norm.powi(2)))
+            });
+            sums.map(|(square, norm)| ratio(square.sqrt(), norm.sqrt()))
+        };
+        let mut held = channels.iter().filter_map(|c| c.weighted.as_ref());
+        let held = held.any(|w| w.free.is_some());
         let real = channels.iter().any(|c| c.free_h2_error.is_some());
         let free = |c: &ChannelRecord| c.free_h2_error.unwrap_or(c.h2_error);
         let discarded: Vec<f64> = channels.iter().filter_map(|c| c.discarded).collect();
@@ -172,7 +183,8 @@ impl LayerRecord {
             relative_h2_error: relative(|c| c.h2_error, |c| c.h2_norm),
             free_relative_h2_error: real.then(|| relative(free, |c| c.h2_norm)),
             relative_kernel_error: relative(|c| c.kernel_error, |c| c.kernel_norm),
-            relative_weighted_error: weighted.map(|(error, norm)| ratio(error.sqrt(), norm.sqrt())),
+            relative_weighted_error: weighted(WeightedRecord::last),
+            free_relative_weighted_error: weighted(|w| w.free.unwrap_or(w.last())).filter(|_| held),
             condition: largest(|c| c.condition),
             channels,
         }

@@ -1,14 +1,14 @@
 //! Reducing every channel of every layer.
 
 use hankelite_control::{
-    ControlError, DiagonalSystem, HorizonMethod, ModalScore, Realisation, Reduced, Time, h2_refine,
-    hinf_error, modal_scores, modal_truncation, reduce_over_horizon,
+    ControlError, DiagonalSystem, HorizonMethod, ModalScore, Realisation, Reduced, SystemClass,
+    Time, h2_refine, hinf_error, modal_scores, modal_truncation, reduce_over_horizon,
 };
 use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
-use crate::compress::class::{with_real_poles, within_class};
+use crate::compress::class::within_class;
 use crate::compress::cut::{Cutter, horizon_values};
 use crate::compress::distance::{feedthrough_change, response_error};
 use crate::compress::share::reduce_shared;
@@ -111,7 +111,7 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
     };
     let channels = whole.par_iter().enumerate();
     let reduced = in_order(channels.map(|(channel, system)| {
-        reduce_channel(system, plan, channel, block.holds_feedthrough())
+        reduce_channel(system, plan, channel, block)
             .map_err(|source| CompressError::channel(block, channel, source))
     }))?;
     let (mut systems, records): (Vec<_>, _) = reduced.into_iter().unzip();
@@ -226,16 +226,21 @@ fn reduce_channel(
     system: &DiagonalSystem,
     plan: &Plan,
     channel: usize,
-    holds_feedthrough: bool,
+    block: &Block,
 ) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
-    if let (Method::InLayout, Some(class)) = (plan.method(), plan.class()) {
+    let class = match plan.method() {
+        Method::InLayout => block.class(),
+        Method::RealPoles => Some(SystemClass::RealPoles),
+        _ => None,
+    };
+    if let Some(class) = class {
         return within_class(system, plan, class, channel);
     }
     if plan.unstable() && !system.is_stable() {
         return over_horizon(system, plan, channel);
     }
     let full = system.stable()?;
-    let mut candidates = candidates(system, plan, holds_feedthrough)?.into_iter();
+    let mut candidates = candidates(system, plan, block.holds_feedthrough())?.into_iter();
     let mut best = candidates.next().expect("every method offers a candidate");
     for candidate in candidates {
         let error = |candidate: &Candidate| response_error(full, candidate.system.stable()?);
@@ -297,7 +302,6 @@ fn candidates(
     match plan.method() {
         Method::ModalHinf => return Ok(vec![modal(system, plan, ModalScore::Hinf)?]),
         Method::ModalH2 => return Ok(vec![modal(system, plan, ModalScore::H2)?]),
-        Method::RealPoles => return Ok(vec![with_real_poles(system, plan)?]),
         _ => {}
     }
     let realisations = plan.realisation().candidates().iter();

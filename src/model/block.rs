@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hankelite_control::DiagonalSystem;
+use hankelite_control::{DiagonalSystem, SystemClass};
 
 use crate::model::parts::{BlockParts, Nonlinearity, Norm, OutputLinear, Placement};
 use crate::model::{ModelError, check};
@@ -48,6 +48,7 @@ impl Block {
             backward,
             backward_from: stored.backward_from,
             holds_feedthrough: stored.holds_feedthrough,
+            class: stored.class,
             activation: stored.activation,
             output: stored.output.clone(),
             norm: stored.norm.clone(),
@@ -90,6 +91,11 @@ impl Block {
     /// Whether the file has a place for the feedthrough D: [`BlockParts::holds_feedthrough`].
     pub fn holds_feedthrough(&self) -> bool {
         self.0.holds_feedthrough
+    }
+
+    /// The only systems that the file has a place for: [`BlockParts::class`].
+    pub fn class(&self) -> Option<SystemClass> {
+        self.0.class
     }
 
     /// What follows the state spaces.

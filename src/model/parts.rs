@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hankelite_control::DiagonalSystem;
+use hankelite_control::{DiagonalSystem, SystemClass};
 use nalgebra::DMatrix;
 
 /// What a [`Block`](crate::model::Block) is made of, unchecked.
@@ -23,6 +23,9 @@ pub struct BlockParts {
     /// Whether the file has a place for the feedthrough D. Where it has none, as for a kernel that was
     /// saved alone, D counts as zero here, and no reduction changes it.
     pub holds_feedthrough: bool,
+    /// The only systems that the file has a place for, where it cannot hold all; reductions that suit the
+    /// file keep to them. `None` where it holds all.
+    pub class: Option<SystemClass>,
     /// What follows the state spaces.
     pub activation: Nonlinearity,
     /// The map that mixes channels. `None` when the file holds bare kernels.

@@ -122,6 +122,7 @@ pub(crate) fn shared(random: &mut ChaCha8Rng, channels: usize, modes: usize, den
         backward: Vec::new(),
         backward_from: 1,
         holds_feedthrough: true,
+        class: None,
         activation: Nonlinearity::Gelu,
         output: None,
         norm: None,
@@ -182,6 +183,7 @@ pub(crate) fn model(draw: &Draw, seed: u64) -> Model {
                 backward: Vec::new(),
                 backward_from: 1,
                 holds_feedthrough: true,
+                class: None,
                 activation: Nonlinearity::Gelu,
                 output: Some(OutputLinear {
                     linear: linear(random, channels, outputs),

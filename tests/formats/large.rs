@@ -2,15 +2,17 @@
 //! original code, files that come back bit for bit, and reduced files whose error an independent
 //! computation finds. Fixtures and truth are made by `tests/reference/make_large.py`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::here;
+use hankelite::calibrate::{CalibratedReduction, Captured, Settings, TargetSize, WeightChoice};
 use hankelite::checkpoint::{Checkpoint, Discretisation, Family, from_tensors};
 use hankelite::compress::{Compressed, Method, TimeBase, inspect};
 use hankelite::{Declared, Model, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor};
-use hankelite_control::{DiagonalSystem, Realisation};
-use nalgebra::DMatrix;
+use hankelite_control::{DiagonalSystem, Realisation, SystemClass};
+use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
 
 /// A fixture, and how it is reduced to half its order.
@@ -202,7 +204,6 @@ fn assert_truth(name: &str, model: &Model, tolerance: f64) {
 fn reduced(case: &Case, full: &Checkpoint) -> Compressed {
     let plan = Plan::new(Rule::Order(case.order)).unwrap();
     let plan = plan.with_method(case.method).unwrap();
-    let plan = plan.with_class(full.system_class());
     let plan = plan.with_time(case.time).unwrap();
     // Oscillators without damping do not decay.
     let undamped = case.name.contains("linoss_") && case.name != "linoss_im";
@@ -223,6 +224,105 @@ fn kernels_are_those_of_the_original_formula() {
             1e-10
         };
         assert_truth(name, &open(name).model, tolerance);
+    }
+}
+
+/// Sequences × steps of what every layer gets: slow signals, each channel of its own power.
+fn slow_inputs(model: &Model, steps: usize) -> BTreeMap<String, RawTensor> {
+    let noise = |seed: usize| 2.0 * (seed as f64 * 12.9898).sin().abs().fract() - 1.0;
+    let layers = model.blocks().iter().map(|block| {
+        let (sequences, channels) = (4, block.channels());
+        let mut values = vec![0.0; sequences * steps * channels];
+        for at in 0..values.len() {
+            let before = match at / channels % steps {
+                0 => 0.0,
+                _ => values[at - channels],
+            };
+            let power = 1.0 / (1.0 + (at % channels) as f64);
+            values[at] = 0.93 * before + power * noise(at + 977 * block.name().len());
+        }
+        let shape = vec![sequences, steps, channels];
+        let tensor = RawTensor::from_f64(Dtype::F64, shape, &values).unwrap();
+        (block.name().to_string(), tensor)
+    });
+    layers.collect()
+}
+
+/// ‖y − y_r‖/‖y‖ of every layer for its inputs, by convolution with the kernels.
+fn errors_for(inputs: &BTreeMap<String, RawTensor>, models: [&Model; 2]) -> Vec<f64> {
+    let blocks = models[0].blocks().iter().zip(models[1].blocks());
+    let errors = blocks.map(|(full, small)| {
+        let tensor = &inputs[full.name()];
+        let (values, shape) = (tensor.to_f64().unwrap(), tensor.shape());
+        let (steps, channels) = (shape[1], shape[2]);
+        let kernel = |block: &hankelite::model::Block, l| {
+            let mut own = sample(block.systems(), l);
+            if l == 0 {
+                let mut at = (0, 0);
+                for system in block.systems() {
+                    let d = system.feedthrough();
+                    let mut place = own.view_mut(at, d.shape());
+                    place += d;
+                    at = (at.0 + d.nrows(), at.1 + d.ncols());
+                }
+            }
+            own
+        };
+        let kernels: Vec<_> = (0..steps)
+            .map(|l| (kernel(full, l), kernel(full, l) - kernel(small, l)))
+            .collect();
+        let (mut error, mut norm) = (0.0, 0.0);
+        for u in values.chunks_exact(steps * channels) {
+            let u = DMatrix::from_row_slice(steps, channels, u).transpose();
+            for t in 0..steps {
+                let terms = kernels.iter().take(t + 1).enumerate();
+                let mut y = [0, 1].map(|_| DVector::zeros(full.outputs()));
+                for (l, (k, e)) in terms {
+                    y[0] += k * u.column(t - l);
+                    y[1] += e * u.column(t - l);
+                }
+                norm += y[0].norm_squared();
+                error += y[1].norm_squared();
+            }
+        }
+        f64::sqrt(error / norm)
+    });
+    errors.collect()
+}
+
+#[test]
+fn calibrated_layers_stay_within_what_their_layout_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("small.safetensors");
+    for case in &CASES {
+        let full = open(case.name);
+        let undamped = case.name.contains("linoss_") && case.name != "linoss_im";
+        if full.system_class().is_none() || undamped {
+            continue;
+        }
+        let inputs = slow_inputs(&full.model, 150);
+        let captured = Captured::in_memory("slow", inputs.clone(), &full.model).unwrap();
+        let statistics = captured.statistics("slow", &()).unwrap();
+        let choice = WeightChoice::Auto;
+        let reduction =
+            CalibratedReduction::of_captured(&full.model, &statistics, &captured, choice, &());
+        let settings = Settings::new(TargetSize::Order(case.order));
+        let made = reduction.unwrap().reduce(&settings).unwrap();
+        write(&full.with_model(made.model.clone()), &path).unwrap();
+        let written = read(&path, &declared(case.name)).unwrap();
+        let whole = responses(&made.model, 100);
+        assert_near(case.name, &responses(&written.model, 100), &whole, 3e-3);
+        let white = reduced(case, &full).model;
+        let found = errors_for(&inputs, [&full.model, &made.model]);
+        let before = errors_for(&inputs, [&full.model, &white]);
+        for (record, (found, before)) in made.records.iter().zip(found.iter().zip(&before)) {
+            let recorded = record.relative_weighted_error.unwrap();
+            let what = format!("{}, {}", case.name, record.name);
+            let off = (recorded - found).abs();
+            assert!(off < 0.02 * found, "{what}: {recorded} {found}");
+            assert!(*found < 0.97 * before, "{what}: {before} {found}");
+        }
+        println!("{}: {before:?} -> {found:?}", case.name);
     }
 }
 
@@ -290,10 +390,7 @@ fn layouts_that_hold_nothing_smaller_say_how_to_convert_them() {
 }
 
 /// The tensors of a fixture with some more.
-fn with_tensors(
-    name: &str,
-    more: &[(&str, usize)],
-) -> std::collections::BTreeMap<String, RawTensor> {
+fn with_tensors(name: &str, more: &[(&str, usize)]) -> BTreeMap<String, RawTensor> {
     let archive = Archive::open(file(name)).unwrap();
     let all = archive.names();
     let all = all.map(|name| (name.to_string(), archive.tensor(name).unwrap()));
@@ -849,7 +946,7 @@ fn real_poles_cost_about_nothing_where_modal_truncation_keeps_half() {
 
 #[test]
 fn layouts_that_hold_real_poles_alone_say_so_and_refuse_others_with_a_way_out() {
-    let holds = |name: &str| open(name).holds_real_poles();
+    let holds = |name: &str| open(name).system_class() == Some(SystemClass::RealPoles);
     assert!(holds("evo2") && holds("mega_transformers"));
     assert!(!holds("evo1") && !holds("lrurec"));
     let folder = tempfile::tempdir().unwrap();

@@ -68,6 +68,7 @@ impl Draw {
             backward: Vec::new(),
             backward_from: 1,
             holds_feedthrough: true,
+            class: None,
             activation: Nonlinearity::Gelu,
             output: gated.map(|gated| OutputLinear {
                 linear: self.linear(CHANNELS, if gated { 2 * CHANNELS } else { CHANNELS }),

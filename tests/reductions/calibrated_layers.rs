@@ -129,6 +129,7 @@ fn block(system: &DiagonalSystem) -> Block {
         backward: Vec::new(),
         backward_from: 1,
         holds_feedthrough: true,
+        class: None,
         activation: Nonlinearity::Gelu,
         output: None,
         norm: None,

@@ -42,6 +42,7 @@ fn layer() -> BlockParts {
         backward: vec![discrete(); CHANNELS],
         backward_from: 1,
         holds_feedthrough: true,
+        class: None,
         activation: Nonlinearity::Gelu,
         output: Some(OutputLinear {
             linear: linear(CHANNELS, 2 * CHANNELS),

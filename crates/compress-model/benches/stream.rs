@@ -65,6 +65,7 @@ fn model(channels: usize, modes: usize, gated: bool) -> Model {
             backward: Vec::new(),
             backward_from: 1,
             holds_feedthrough: true,
+            class: None,
             activation: Nonlinearity::Gelu,
             output: Some(OutputLinear {
                 linear: linear(channels, if gated { 2 * channels } else { channels }),

@@ -91,6 +91,7 @@ fn over_channels() -> Result<Panel, Failure> {
                 backward: Vec::new(),
                 backward_from: 1,
                 holds_feedthrough: true,
+                class: None,
                 activation: Nonlinearity::Gelu,
                 output: None,
                 norm: None,

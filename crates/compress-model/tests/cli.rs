@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{here, shared};
+use hankelite_archive::{Dtype, RawTensor, write_arrays};
 use serde_json::Value;
 
 fn program(arguments: &[&str]) -> Command {
@@ -320,6 +321,42 @@ fn layouts_that_hold_some_systems_only_are_reduced_to_these() {
     let refused = run(&[&["reduce", &plain, "--order", "3"], &wrong[..]].concat());
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("expected another method"));
+}
+
+#[test]
+fn layouts_that_hold_some_systems_only_are_calibrated_within_them() {
+    let folder = Folder::new();
+    let source = data("large/mega_transformers.safetensors");
+    let (inputs, out) = (
+        folder.path("inputs.safetensors"),
+        folder.path("small.safetensors"),
+    );
+    let described = json(&["inspect", &source]);
+    let layers = described["layers"].as_array().unwrap().iter();
+    let tensors = layers.map(|layer| {
+        let channels = layer["channels"].as_array().unwrap().len();
+        let values: Vec<f64> = (0..6 * 80 * channels)
+            .map(|i| (i as f64 * 0.02).sin())
+            .collect();
+        let tensor = RawTensor::from_f64(Dtype::F32, vec![6, 80, channels], &values).unwrap();
+        (layer["name"].as_str().unwrap().to_string(), tensor)
+    });
+    write_arrays(&inputs, tensors, "").unwrap();
+    let reduce = ["reduce", &source, "--calibrate", &inputs];
+    let shown = run(&[&reduce[..], &["--order", "3", "--output", &out]].concat());
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    let lines = text(&shown.stdout);
+    assert!(lines.contains("real poles weighted error"), "{lines}");
+    let written = json(&["inspect", &out]);
+    assert_eq!(written["family"], described["family"]);
+    let record = json(&[&reduce[..], &["--order", "3", "--dry-run"]].concat());
+    for layer in record["layers"].as_array().unwrap() {
+        let number = |key: &str| layer[key].as_f64().unwrap();
+        assert!(number("relative_weighted_error") < 0.1 * number("relative_h2_error"));
+        assert!(number("free_relative_weighted_error") > 0.0);
+    }
+    let refused = run(&[&reduce[..], &["--times", "2", "--output", &out]].concat());
+    assert_eq!(refused.status.code(), Some(1));
 }
 
 #[test]

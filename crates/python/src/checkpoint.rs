@@ -673,7 +673,6 @@ impl PlanIn {
         let suited = Suited::to(checkpoint);
         let plan = Plan::new(rule)?
             .with_method(self.method.unwrap_or(suited.method))?
-            .with_class(checkpoint.system_class())
             .with_time(self.time.unwrap_or(suited.time))?
             .with_realisation(self.realisation)
             .with_unstable(self.unstable)?

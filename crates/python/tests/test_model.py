@@ -280,6 +280,22 @@ def kernel(system, length):
     return taps
 
 
+@pytest.mark.parametrize("name", ["evo2", "megalodon"])
+def test_statistics_reduce_within_what_a_layout_holds(data, tmp_path, name):
+    rng = np.random.default_rng(4)
+    source = data / "large" / f"{name}.safetensors"
+    full = hk.read(source)
+    channels = {layer: len(spectrum.hankel) for layer, spectrum in hk.inspect(source).items()}
+    slow = {n: np.cumsum(rng.normal(size=(8, 100, h)), axis=1) for n, h in channels.items()}
+    statistics = hk.Statistics({n: hk.LayerStatistics.of(u) for n, u in slow.items()})
+    small = hk.reduce(source, order=3, statistics=statistics)
+    for record in small.records:
+        assert record["relative_weighted_error"] < 0.2 * record["relative_h2_error"]
+        assert record["free_relative_weighted_error"] > 0
+    small.save(tmp_path / "small.safetensors")
+    assert hk.read(tmp_path / "small.safetensors").family == full.family
+
+
 def test_statistics_are_kept_in_files_and_of_any_length(waves, tmp_path):
     rng = np.random.default_rng(2)
     short, long = rng.normal(size=(3, 20, 16)), rng.normal(size=(2, 32, 16))

@@ -96,6 +96,7 @@ impl Draw {
             backward: Vec::new(),
             backward_from: 0,
             holds_feedthrough: true,
+            class: None,
             activation: Nonlinearity::GeluTanh,
             output: Some(OutputLinear {
                 linear: self.linear(channels, channels),

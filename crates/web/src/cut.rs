@@ -115,7 +115,6 @@ impl Session {
         let plan = Plan::new(rule)?
             .with_kernel_length(self.checkpoint.declared().length.unwrap_or(1024))
             .with_method(suited.method)?
-            .with_class(self.checkpoint.system_class())
             .with_time(suited.time)?;
         plan.check(&self.checkpoint.model)?;
         Ok(plan)

@@ -16,6 +16,7 @@
 mod curvature;
 mod filtered;
 mod fit;
+mod in_class;
 mod logits;
 mod modes;
 mod moments;
@@ -27,6 +28,7 @@ mod tests;
 mod unit;
 
 use hankelite_control::{ControlError, Refinement};
+use in_class::cut_in_class;
 use nalgebra::DMatrix;
 pub(super) use network::{SharedReduction, SharedSettings};
 use sample::Sample;
@@ -130,31 +132,7 @@ pub fn reduce_layer_jointly(
     order: usize,
     refinement: Refinement,
 ) -> Result<LayerReduction, CalibrateError> {
-    let (found, expected) = (sequences.inputs[0].ncols(), block.channels());
-    let widths = sequences.gradients.iter().flatten().map(DMatrix::ncols);
-    let outputs = block.outputs();
-    if found != expected {
-        let what = format!(
-            "layer `{}`: found inputs of {found} channels, expected {expected}",
-            block.name()
-        );
-        return Err(CalibrateError::Weight(what));
-    }
-    if let Some(found) = widths.clone().find(|&width| width != outputs) {
-        let what = format!(
-            "layer `{}`: found gradients of {found} outputs, expected {outputs}",
-            block.name()
-        );
-        return Err(CalibrateError::Weight(what));
-    }
-    if order == 0 {
-        let (what, found, expected) = ("the order", 0.0, "at least 1".to_string());
-        return Err(CalibrateError::Setting {
-            what,
-            found,
-            expected,
-        });
-    }
+    require_fitting(block, sequences, order)?;
     let mut units = units(block, sequences.length())?;
     for (index, u) in sequences.inputs.iter().enumerate() {
         let gradients = sequences
@@ -186,6 +164,47 @@ pub fn reduce_layer_jointly(
     })
 }
 
+/// Whether a layer can be reduced to so many modes by what is known of it.
+fn require_fitting(
+    block: &Block,
+    sequences: &LayerSequences,
+    order: usize,
+) -> Result<(), CalibrateError> {
+    let (found, expected) = (sequences.inputs[0].ncols(), block.channels());
+    let widths = sequences.gradients.iter().flatten().map(DMatrix::ncols);
+    let outputs = block.outputs();
+    if found != expected {
+        let what = format!(
+            "layer `{}`: found inputs of {found} channels, expected {expected}",
+            block.name()
+        );
+        return Err(CalibrateError::Weight(what));
+    }
+    if let Some(found) = widths.clone().find(|&width| width != outputs) {
+        let what = format!(
+            "layer `{}`: found gradients of {found} outputs, expected {outputs}",
+            block.name()
+        );
+        return Err(CalibrateError::Weight(what));
+    }
+    if order == 0 {
+        let (what, found, expected) = ("the order", 0.0, "at least 1".to_string());
+        return Err(CalibrateError::Setting {
+            what,
+            found,
+            expected,
+        });
+    }
+    if block.class().is_some() && !block.backward().is_empty() {
+        return Err(CalibrateError::Weight(format!(
+            "layer `{}` runs in both directions, and its file holds some systems only; calibration takes \
+             causal layers of such files: reduce it without data",
+            block.name()
+        )));
+    }
+    Ok(())
+}
+
 /// The systems of a layer.
 fn units(block: &Block, length: usize) -> Result<Vec<Unit>, CalibrateError> {
     Unit::of(block, length).ok_or_else(|| {
@@ -211,8 +230,15 @@ fn cut_layer(
     let (mut systems, mut backward, mut joint) = (Vec::new(), Vec::new(), Vec::new());
     for (index, unit) in units.iter().enumerate() {
         let fault = |source: ControlError| CompressError::channel(block, index, source);
-        let cut = unit.cut(&samples(unit), order, refinement);
-        let time = block.systems()[index].time();
+        let full = &block.systems()[index];
+        let cut = match block.class() {
+            Some(class) => {
+                let of = (unit, full);
+                cut_in_class(of, class, &samples(unit), order, refinement).map_err(fault)?
+            }
+            None => unit.cut(&samples(unit), order, refinement),
+        };
+        let time = full.time();
         let mut made = match order >= unit.modes.order() {
             true => block.systems()[index..=index]
                 .iter()

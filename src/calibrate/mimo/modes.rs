@@ -47,6 +47,17 @@ impl Modes {
         }
     }
 
+    /// A causal system in the place of these modes.
+    pub(super) fn replaced(&self, system: &DiagonalSystem) -> Self {
+        Self {
+            exponents: system.scaled_exponents(),
+            input: system.input().clone(),
+            outputs: vec![system.output().clone()],
+            feedthrough: system.feedthrough().clone(),
+            ..self.clone()
+        }
+    }
+
     /// The systems of all directions.
     pub(super) fn systems(&self, time: Time) -> Result<Vec<DiagonalSystem>, SystemError> {
         let step = match time {

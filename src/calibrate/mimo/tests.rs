@@ -313,6 +313,7 @@ fn block(modes: &Modes) -> Block {
         backward,
         backward_from: modes.lag.min(1),
         holds_feedthrough: true,
+        class: None,
         activation: Nonlinearity::Gelu,
         output: None,
         norm: None,

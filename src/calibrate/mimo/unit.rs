@@ -153,6 +153,7 @@ impl Unit {
                 truncated: rms(start.error),
                 refitted: rms(refitted.error),
                 error: rms(last.error),
+                free: None,
                 fitted: None,
                 steps: 0,
                 white_noise: false,

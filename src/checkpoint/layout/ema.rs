@@ -9,7 +9,7 @@
 //! n is the number of modes, Σ their sum, ω the skip. With twice as many rows as ω the second half
 //! runs backwards in time and includes the sample at hand.
 
-use hankelite_control::{DiagonalSystem, Time};
+use hankelite_control::{DiagonalSystem, SystemClass, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
@@ -101,8 +101,8 @@ impl Layout for Ema {
         "MEGA moving average"
     }
 
-    fn real_poles(&self, _: &Tensors<'_>) -> bool {
-        true
+    fn class(&self, _: &Tensors<'_>) -> Option<SystemClass> {
+        Some(SystemClass::RealPoles)
     }
 
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {

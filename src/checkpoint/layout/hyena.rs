@@ -16,6 +16,7 @@
 //! differ, what is written has a filter for each channel (`hyena_filter_groups` = 1).
 
 use hankelite_archive::Dtype;
+use hankelite_control::SystemClass;
 use num_complex::Complex64;
 
 use crate::checkpoint::error::Fault;
@@ -249,8 +250,8 @@ impl Layout for Hyena {
         }
     }
 
-    fn real_poles(&self, _: &Tensors<'_>) -> bool {
-        self.form != HyenaForm::Complex
+    fn class(&self, _: &Tensors<'_>) -> Option<SystemClass> {
+        (self.form != HyenaForm::Complex).then_some(SystemClass::RealPoles)
     }
 
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {

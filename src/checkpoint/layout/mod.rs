@@ -129,11 +129,6 @@ pub(super) trait Layout: Debug + Send + Sync {
     /// for what the layout keeps beside the systems, e.g. a second step.
     fn encode(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Result<Vec<Encoded>, Fault>;
 
-    /// Whether the file can hold positive real poles only.
-    fn real_poles(&self, _: &Tensors<'_>) -> bool {
-        false
-    }
-
     /// The only systems that the file can hold, where it cannot hold all.
     fn class(&self, _: &Tensors<'_>) -> Option<SystemClass> {
         None

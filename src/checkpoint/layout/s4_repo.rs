@@ -15,7 +15,7 @@
 //! as channels (`n_ssm = d_model`). C has one row of channels for each kernel, twice as many as D
 //! where the layer is bidirectional. Written files hold B = 1.
 
-use hankelite_control::{dss_softmax_gain, from_bilinear, to_bilinear, zoh_gain};
+use hankelite_control::{SystemClass, dss_softmax_gain, from_bilinear, to_bilinear, zoh_gain};
 use num_complex::Complex64;
 
 use crate::checkpoint::declared::{Declared, Discretisation};
@@ -303,8 +303,8 @@ impl Layout for S4Repo {
         }
     }
 
-    fn real_poles(&self, tensors: &Tensors<'_>) -> bool {
-        self.is_real(tensors)
+    fn class(&self, tensors: &Tensors<'_>) -> Option<SystemClass> {
+        self.is_real(tensors).then_some(SystemClass::RealPoles)
     }
 
     fn decode(&self, tensors: &Tensors<'_>) -> Result<Dynamics, Fault> {

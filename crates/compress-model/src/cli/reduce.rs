@@ -55,6 +55,9 @@ struct Document<'a> {
     checkpoint: String,
     output: Option<String>,
     family: &'static str,
+    /// The only systems that the layers can hold, where they cannot hold all.
+    #[serde(skip)]
+    class: Option<SystemClass>,
     /// Absent with calibration.
     plan: Option<&'a Plan>,
     /// What calibration chose. Absent without it.
@@ -130,6 +133,7 @@ fn whole(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Re
     let encoded = stored(&reduced, arguments.dtype)?;
     let mut document = Document {
         family: checkpoint.family(),
+        class: checkpoint.system_class(),
         plan: plan.as_ref(),
         calibration,
         held_out_change,
@@ -228,6 +232,7 @@ impl Document<'_> {
             checkpoint: arguments.input.checkpoint.display().to_string(),
             output: output.map(|output| output.display().to_string()),
             family: "",
+            class: None,
             plan: None,
             calibration: None,
             held_out_change: None,
@@ -340,19 +345,16 @@ fn settings(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Se
     Ok(settings)
 }
 
-/// Refuses layers that hold some systems only, which no calibrated reduction keeps.
+/// Refuses a target of the whole model where layers hold some systems only: its fits leave these.
 fn require_free_poles(checkpoint: &Checkpoint) -> anyhow::Result<()> {
-    let class = checkpoint.system_class();
-    let method = match (checkpoint.holds_real_poles(), class) {
-        (true, _) => "real-poles",
-        (_, Some(_)) => "in-layout",
-        _ => return Ok(()),
+    let Some(class) = checkpoint.system_class() else {
+        return Ok(());
     };
-    let held = Held::of(class).what;
     bail!(
-        "the layers ({}) hold {held} only, which calibration leaves; expected a reduction without \
-         --calibrate (--method {method})",
-        checkpoint.family()
+        "the layers ({}) hold {} only, which a target of the whole model leaves; expected --order or \
+         --budget",
+        checkpoint.family(),
+        Held::of(class).what,
     );
 }
 
@@ -365,14 +367,14 @@ struct Held {
 }
 
 impl Held {
-    /// Of a class; of none, positive real poles.
-    fn of(class: Option<SystemClass>) -> Self {
+    /// Of a class.
+    fn of(class: SystemClass) -> Self {
         let (what, free) = match class {
-            None => ("positive real poles", "s4d"),
-            Some(SystemClass::Cosines) => ("cosines without a phase", "s5"),
-            Some(SystemClass::RealInputs) => ("real input weights", "lru"),
-            Some(SystemClass::Oscillators(_)) => ("oscillators", "s5"),
-            Some(_) => ("angles that are multiples of one", "stripedhyena"),
+            SystemClass::RealPoles => ("positive real poles", "s4d"),
+            SystemClass::Cosines => ("cosines without a phase", "s5"),
+            SystemClass::RealInputs => ("real input weights", "lru"),
+            SystemClass::Oscillators(_) => ("oscillators", "s5"),
+            _ => ("angles that are multiples of one", "stripedhyena"),
         };
         Self { what, free }
     }
@@ -385,7 +387,9 @@ fn calibrated(
     printer: &Printer,
 ) -> anyhow::Result<Work> {
     arguments.check_model(&checkpoint.model)?;
-    require_free_poles(checkpoint)?;
+    if arguments.target.is_set() {
+        require_free_poles(checkpoint)?;
+    }
     let settings = settings(arguments, checkpoint)?;
     let ways = &arguments.ways;
     let page = arguments.report.path.is_some();
@@ -464,7 +468,6 @@ fn plan(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Plan> 
         .with_kernel_length(length.unwrap_or(KERNEL_LENGTH))
         .with_realisation(arguments.realisation)
         .with_method(arguments.method.unwrap_or(suited.method))?
-        .with_class(checkpoint.system_class())
         .with_time(arguments.time.unwrap_or(suited.time))?
         .with_unstable(arguments.unstable)?
         .with_shared_poles(arguments.share_poles)?;

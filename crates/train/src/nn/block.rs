@@ -4,6 +4,7 @@ use candle_core::{D, Result, Tensor, Var};
 use hankelite::model;
 use hankelite::model::{BatchNorm, LayerNorm, Linear, Norm, OutputLinear, Placement};
 use hankelite::rounding::MapChoice;
+use hankelite_control::SystemClass;
 use hankelite_kernels::{GeluForm, Mixing};
 use nalgebra::DMatrix;
 use rand::Rng;
@@ -216,6 +217,7 @@ pub(super) struct TrainableBlock {
     dynamics: BlockDynamics,
     backward_from: usize,
     holds_feedthrough: bool,
+    class: Option<SystemClass>,
     activation: model::Nonlinearity,
     norm: Option<TrainableNorm>,
     output: Option<BlockOutput>,
@@ -248,6 +250,7 @@ impl TrainableBlock {
             dynamics,
             backward_from: block.backward_from(),
             holds_feedthrough: block.holds_feedthrough(),
+            class: block.class(),
             activation: block.activation(),
             norm: norm.transpose()?,
             output: output.transpose()?,
@@ -409,6 +412,7 @@ impl TrainableBlock {
             backward,
             backward_from: self.backward_from,
             holds_feedthrough: self.holds_feedthrough,
+            class: self.class,
             activation: self.activation,
             output: output.transpose()?,
             norm: self.norm.as_ref().map(TrainableNorm::to_norm).transpose()?,

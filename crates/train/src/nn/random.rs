@@ -216,6 +216,7 @@ fn block(start: &Start<'_>, index: usize, draw: &mut Draw) -> Result<Block, Netw
         backward,
         backward_from: 1,
         holds_feedthrough: true,
+        class: None,
         activation: Nonlinearity::Gelu,
         output: Some(OutputLinear {
             linear: draw.linear(channels, rows),

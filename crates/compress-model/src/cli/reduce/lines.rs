@@ -4,8 +4,9 @@ use std::path::Path;
 
 use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
 use hankelite::checkpoint::FolderChanges;
-use hankelite::compress::{LayerRecord, Method, Plan, Rule};
+use hankelite::compress::{LayerRecord, Plan, Rule};
 use hankelite_archive::Container;
+use hankelite_control::SystemClass;
 
 use crate::cli::common::{grouped, quoted, short, wrote};
 use crate::cli::printer::Printer;
@@ -150,9 +151,8 @@ fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
         .iter()
         .map(|layer| layer.relative_kernel_error);
     let worst = errors.fold(0.0, f64::max);
-    // Calibration leaves what such layouts can hold.
-    let restricted = [Method::RealPoles, Method::InLayout];
-    let calibrates = |plan: &&Plan| worst > LARGE && !restricted.contains(&plan.method());
+    // What does not decay is not calibrated.
+    let calibrates = |plan: &&Plan| worst > LARGE && !(plan.unstable() && document.class.is_some());
     let Some(plan) = document.plan.filter(calibrates) else {
         return;
     };
@@ -178,22 +178,31 @@ const SMALL: f64 = 1e-3;
 
 /// What it cost to keep to what the layout can hold, and a layout without that cost.
 fn show_cost_of_layout(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
+    let calibrated = document.calibration.is_some();
     let layers = document.layers.iter();
     let mut both = layers.filter_map(|layer| {
-        let free = layer.free_relative_h2_error?;
-        Some((layer.relative_h2_error, free, &layer.name))
+        let (held, free) = match calibrated {
+            true => (
+                layer.relative_weighted_error?,
+                layer.free_relative_weighted_error?,
+            ),
+            false => (layer.relative_h2_error, layer.free_relative_h2_error?),
+        };
+        Some((held, free, &layer.name))
     });
     let worst = both.clone().max_by(|a, b| a.0.total_cmp(&b.0));
     let Some((held, free, name)) = worst else {
         return Ok(());
     };
-    let class = document.plan.and_then(Plan::class);
+    // Real poles may be asked for where the file holds all.
+    let class = document.class.unwrap_or(SystemClass::RealPoles);
     let what = match class {
-        None => "real poles",
-        Some(_) => "in layout",
+        SystemClass::RealPoles => "real poles",
+        _ => "in layout",
     };
+    let of = if calibrated { "weighted" } else { "H2" };
     printer.line(&format!(
-        "{what} H2 error {}, {} with free poles at the same order ({name})",
+        "{what} {of} error {}, {} with free poles at the same order ({name})",
         percent(held),
         percent(free),
     ))?;
