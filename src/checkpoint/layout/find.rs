@@ -458,17 +458,7 @@ impl Found {
             | Kind::Centaurus
             | Kind::Attenuate => self.shared_layout(layer, settled),
             Kind::Ema { .. } | Kind::MegaHeads | Kind::Megalodon => self.moving_average(layer),
-            Kind::Hyena(form) => Arc::new(Hyena {
-                layer,
-                place,
-                feedthrough,
-                form,
-            }),
-            Kind::LaughingHyena => Arc::new(LaughingHyena {
-                layer,
-                bias: feedthrough.filter(|name| !self.is_kernel(name)),
-                place,
-            }),
+            Kind::Hyena(_) | Kind::LaughingHyena => self.modal_filters(layer),
         }
     }
 }
@@ -504,6 +494,24 @@ impl Found {
                 settled,
             }),
             _ => Arc::new(Lru { layer, place }),
+        }
+    }
+
+    /// Of StripedHyena and its relatives.
+    fn modal_filters(&self, layer: String) -> Arc<dyn Layout> {
+        let (place, feedthrough) = (self.place.clone(), self.feedthrough.clone());
+        match self.kind {
+            Kind::Hyena(form) => Arc::new(Hyena {
+                layer,
+                place,
+                feedthrough,
+                form,
+            }),
+            _ => Arc::new(LaughingHyena {
+                layer,
+                place,
+                bias: feedthrough.filter(|name| !self.is_kernel(name)),
+            }),
         }
     }
 
