@@ -146,7 +146,8 @@ impl Checkpoint {
         let mut tensors = around(archive, structure)?;
         let nothing = Archive::in_memory("", BTreeMap::new());
         for (index, block) in self.model.blocks().iter().enumerate() {
-            require_square(block)?;
+            let kind = structure.found[index].kind;
+            require_held(block, kind, family)?;
             let layer = new_layer(structure, index, family);
             let dynamics = match family {
                 Family::S5 | Family::Lru => merged(Dynamics::of(block), block.name())?,
@@ -295,18 +296,24 @@ fn taken(tensor: String) -> Fault {
     }
 }
 
-/// Families have as many inputs as outputs, or one of each for every channel.
-fn require_square(block: &Block) -> Result<(), Fault> {
+/// Families have as many inputs as outputs, or one of each for every channel; S5 and LRU have a D of any
+/// shape, but no input that is constant.
+fn require_held(block: &Block, kind: Kind, family: Family) -> Result<(), Fault> {
     let (found, expected) = (block.channels(), block.outputs());
-    let square = expected % found == 0 || block.systems().len() > 1;
-    match square {
-        true => Ok(()),
-        false => Err(Fault::OtherModel {
-            what: "inputs (a constant one, the bias, among them)",
-            found,
-            expected,
-        }),
+    let constant = kind == Kind::LruRec;
+    let any = matches!(family, Family::S5 | Family::Lru) && !constant;
+    if any || expected % found == 0 || block.systems().len() > 1 {
+        return Ok(());
     }
+    let what = match constant {
+        true => "inputs (a constant one, the bias, among them)",
+        false => "inputs of a layer",
+    };
+    Err(Fault::OtherModel {
+        what,
+        found,
+        expected,
+    })
 }
 
 /// The systems of a layer as one.
@@ -360,7 +367,7 @@ fn new_layer(structure: &Structure, index: usize, family: Family) -> Found {
             while let Some(shorter) = base.strip_suffix("kernel.") {
                 base = shorter;
             }
-            let filter = matches!(found.kind, Kind::Hyena(_));
+            let filter = matches!(found.kind, Kind::Hyena(_) | Kind::LaughingHyena);
             base = match base.strip_suffix("filter.") {
                 Some(shorter) if filter => shorter,
                 _ => base,

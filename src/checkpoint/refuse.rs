@@ -42,6 +42,10 @@ const GATED: &str = "what its state forgets and keeps depends on the input, so i
                      Gramians or Hankel singular values; layers with fixed poles (S5, LRU) that are \
                      distilled from it could be read";
 
+/// Why attention without a softmax is refused where its decay is fixed.
+const KEYS: &str = "its decay is fixed, but keys and queries, which stand where B and C do, depend on the input, \
+                    so there is no system to reduce; layers with fixed B and C (S5, LRU) could be read";
+
 /// Why convolutions without a state are refused, and what could be read.
 const NO_POLES: &str = "its kernels are time-invariant, but have no poles in the file; fitted by sums of \
                         exponentials (as StripedHyena's `poles` and `residues`) they could be read";
@@ -90,7 +94,7 @@ const MARKS: [Mark; 6] = [
 ];
 
 /// Marks of models without a state space layer.
-const OTHERS: [Mark; 14] = [
+const OTHERS: [Mark; 16] = [
     Mark {
         ending: &[
             "rg_lru.recurrent_param",
@@ -132,8 +136,19 @@ const OTHERS: [Mark; 14] = [
         ],
         with: &[],
         what: "a retention network (RetNet)",
-        why: "its decay is fixed, but keys and queries, which stand where B and C do, depend on the \
-              input, so there is no system to reduce; layers with fixed B and C (S5, LRU) could be read",
+        why: KEYS,
+    },
+    Mark {
+        ending: &["output_gate.weight"],
+        with: &["qkv_proj.weight"],
+        what: "a network of lightning attention (MiniMax)",
+        why: KEYS,
+    },
+    Mark {
+        ending: &["learnable_ttt_lr_weight"],
+        with: &[],
+        what: "a network whose state is trained as it runs (TTT)",
+        why: GATED,
     },
     Mark {
         ending: &["to_hidden_and_gate.weight"],

@@ -147,7 +147,8 @@ impl<'a> Settling<'a> {
             | Kind::Ema { .. }
             | Kind::MegaHeads
             | Kind::Megalodon
-            | Kind::Hyena(_) => {}
+            | Kind::Hyena(_)
+            | Kind::LaughingHyena => {}
         }
         let softmax = match layer.kind {
             Kind::Dss => self.declared.dss_version == Some(DssVersion::Softmax),

@@ -45,7 +45,7 @@ const fn continuous(name: &'static str, order: usize) -> Case {
     }
 }
 
-const CASES: [Case; 26] = [
+const CASES: [Case; 29] = [
     case("evo1", 4, Method::Balanced),
     case("evo1_groups", 4, Method::Balanced),
     case("evo1_f64", 4, Method::Balanced),
@@ -61,6 +61,9 @@ const CASES: [Case; 26] = [
     case("bigs", 4, Method::Balanced),
     case("lrnnx_events", 4, Method::Balanced),
     case("lrnnx_s4d", 4, Method::Balanced),
+    case("laughing_hyena", 4, Method::Balanced),
+    case("laughing_hyena_alone", 4, Method::Balanced),
+    case("event_ssm", 4, Method::Balanced),
     in_layout("attenuate", 3),
     in_layout("linoss_im", 4),
     in_layout("linoss_imex", 4),
@@ -88,7 +91,8 @@ fn file(name: &str) -> PathBuf {
     here("data/large").join(format!("{name}.safetensors"))
 }
 
-/// What no tensor of a fixture records: how oscillators, and layers of lrnnx, are discretised.
+/// What no tensor of a fixture records: how oscillators, and layers of lrnnx and Event-SSM, are
+/// discretised.
 fn declared(name: &str) -> Declared {
     let form = match name.split_once("linoss_").map(|(_, form)| form) {
         Some("im") => Some(Discretisation::Im),
@@ -96,7 +100,9 @@ fn declared(name: &str) -> Declared {
         Some("imex2") => Some(Discretisation::Imex2),
         Some("ex") => Some(Discretisation::Ex),
         _ if name.starts_with("lrnnx_s5_dirac") => Some(Discretisation::Dirac),
-        _ if name.starts_with("lrnnx_s5") => Some(Discretisation::Zoh),
+        _ if name.starts_with("lrnnx_s5") || name.starts_with("event_ssm") => {
+            Some(Discretisation::Zoh)
+        }
         _ => None,
     };
     Declared {
@@ -192,7 +198,7 @@ fn responses(model: &Model, length: usize) -> Vec<f64> {
 fn assert_truth(name: &str, model: &Model, tolerance: f64) {
     let truth = truth();
     let kernel = numbers(&truth, &format!("{name}/12/forward"));
-    if name.starts_with("early_lru") {
+    if name.starts_with("early_lru") || name.starts_with("laughing_hyena") {
         // D of the file is all of lag 0.
         return assert_near(name, &responses(model, 12), &kernel, tolerance);
     }
@@ -727,6 +733,14 @@ const DYNAMICS: &[&str] = &[
     "mixer.A",
     "mixer.B",
     "mixer.C",
+    "filter.r",
+    "filter.theta",
+    "filter.R_re",
+    "filter.R_im",
+    "filter.h_0",
+    "Lambda_re",
+    "Lambda_im",
+    "log_step",
     "A_real",
     "A_imag",
     "inv_dt",
@@ -852,8 +866,145 @@ fn a_conversion_carries_what_stands_beside_a_kernel() {
     );
 }
 
+/// A fixture with other numbers at the start of some tensors.
+fn with_first_numbers(name: &str, numbers: &[(String, f64)]) -> Checkpoint {
+    let mut tensors = with_tensors(name, &[]);
+    for (tensor, number) in numbers {
+        let old = &tensors[tensor];
+        let (shape, mut all) = (old.shape().to_vec(), old.to_f64().unwrap());
+        all[0] = *number;
+        let new = RawTensor::from_f64(Dtype::F32, shape, &all).unwrap();
+        tensors.insert(tensor.clone(), new);
+    }
+    from_tensors("model", tensors, &Declared::default()).unwrap()
+}
+
+#[test]
+fn modes_of_laughing_hyena_at_zero_act_once_and_are_told() {
+    let name = "laughing_hyena_alone";
+    let of_filter = |tensor: &str| format!("sequential.2.mixer.filter.{tensor}");
+    // Such a mode of channel 0 gives Re R at lag 1, and nothing behind it.
+    let none = ["R_re", "R_im"].map(|tensor| (of_filter(tensor), 0.0));
+    let mut expected = responses(&with_first_numbers(name, &none).model, 12);
+    let archive = Archive::open(file(name)).unwrap();
+    expected[1] += numbers(&archive, &of_filter("R_re"))[0];
+    for radius in [0.0, 1e-30, -1e-9] {
+        let zero = with_first_numbers(name, &[(of_filter("r"), radius)]);
+        let notes = zero.notes().join("; ");
+        assert!(notes.contains("1 modes have |r| below 1e-7"), "{notes}");
+        assert_near(name, &responses(&zero.model, 12), &expected, 1e-6);
+        let small = reduce(&zero.model, &Plan::new(Rule::Order(4)).unwrap()).unwrap();
+        assert_eq!(small.model.blocks()[0].order(), 4);
+    }
+    let notes = open(name).notes().join("; ");
+    assert!(!notes.contains("|r|"), "{notes}");
+}
+
+/// The bias beside the first filter of Laughing Hyena.
+const BIAS: &str = "sequential.2.mixer.long_conv_bias";
+
+#[test]
+fn the_first_sample_of_laughing_hyena_holds_d_and_the_bias_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.safetensors");
+    for name in ["laughing_hyena", "laughing_hyena_alone"] {
+        let full = open(name);
+        let plan = Plan::new(Rule::Order(4)).unwrap();
+        let moved = plan.with_method(Method::Residualised).unwrap();
+        let small = reduce(&full.model, &moved).unwrap().model;
+        write(&full.with_model(small.clone()), &path).unwrap();
+        let back = read(&path, &Declared::default()).unwrap();
+        let (held, made) = (responses(&back.model, 24), responses(&small, 24));
+        assert_near(name, &held, &made, 1e-6);
+        let written = Archive::open(&path).unwrap();
+        let first = written.shape("sequential.2.mixer.filter.h_0");
+        assert_eq!(first, Some(&[1, 3][..]));
+        if written.contains(BIAS) {
+            let before = numbers(&Archive::open(file(name)).unwrap(), BIAS);
+            assert_near(BIAS, &numbers(&written, BIAS), &before, 1e-6);
+        }
+        std::fs::remove_file(&path).unwrap();
+        let converted = full.converted(Family::StripedHyena).unwrap();
+        let (held, made) = (responses(&converted.model, 24), responses(&full.model, 24));
+        assert_near(name, &held, &made, 1e-5);
+        let names = converted.encode().unwrap().into_archive();
+        assert!(!names.contains(BIAS) && names.contains("sequential.2.mixer.filter.poles"));
+    }
+}
+
+#[test]
+fn a_channel_of_laughing_hyena_that_comes_to_differ_gets_a_filter_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.safetensors");
+    let full = open("laughing_hyena");
+    let block = &full.model.blocks()[0];
+    let mut systems = block.systems().to_vec();
+    systems[1] = systems[3].clone();
+    let block = block.with_systems(systems, Vec::new()).unwrap();
+    let model = full.model.with_block(0, block).unwrap();
+    write(&full.with_model(model.clone()), &path).unwrap();
+    let written = Archive::open(&path).unwrap();
+    let radii = written.shape("sequential.2.mixer.filter.r");
+    assert_eq!(radii, Some(&[8, 6][..]));
+    let back = read(&path, &Declared::default()).unwrap();
+    let (held, made) = (responses(&back.model, 24), responses(&model, 24));
+    assert_near("apart", &held, &made, 1e-6);
+    // Channels are told from the bias, and have to fit the filters.
+    let tensors = with_tensors("laughing_hyena", &[(BIAS, 5)]);
+    let error = from_tensors("model", tensors, &Declared::default());
+    let error = error.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains(BIAS), "{error}");
+    assert!(error.contains("[a multiple of 3]"), "{error}");
+}
+
+#[test]
+fn layers_of_event_ssm_may_have_more_outputs_than_inputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.safetensors");
+    let full = open("event_ssm");
+    let shapes = full.model.blocks().iter();
+    let shapes: Vec<_> = shapes.map(|b| (b.channels(), b.outputs())).collect();
+    assert_eq!(shapes, [(3, 3), (3, 6), (6, 6)]);
+    let d = "encoder.stages_1.SequenceLayer_0.S5SSM_0.D";
+    // Such a D is whole, so that methods which move it can be written.
+    let block = &full.model.blocks()[1];
+    let system = &block.systems()[0];
+    let other = DiagonalSystem::new(
+        system.time(),
+        system.exponents().to_vec(),
+        system.input().clone(),
+        system.output().clone(),
+        system.feedthrough().map(|d| d + 0.5),
+    );
+    let block = block
+        .with_systems(vec![other.unwrap()], Vec::new())
+        .unwrap();
+    let model = full.model.with_block(1, block).unwrap();
+    write(&full.with_model(model.clone()), &path).unwrap();
+    assert_eq!(Archive::open(&path).unwrap().shape(d), Some(&[6, 3][..]));
+    let back = read(&path, &Declared::default()).unwrap();
+    let (held, made) = (responses(&back.model, 12), responses(&model, 12));
+    assert_near("D", &held, &made, 1e-6);
+    // LRU has a D of any shape, too; banks of channels have one input each.
+    for family in [Family::Lru, Family::S5] {
+        let converted = full.converted(family).unwrap();
+        let (held, made) = (responses(&converted.model, 24), responses(&full.model, 24));
+        assert_near("converted", &held, &made, 1e-5);
+    }
+    let error = full.converted(Family::S4d).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("inputs"), "{error}");
+    // Without a matrix in D the other outputs are a mistake.
+    let tensors = with_tensors("event_ssm", &[(d, 3)]);
+    let error = from_tensors("model", tensors, &declared("event_ssm"));
+    let error = error.map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.contains("S5SSM_0.C") && error.contains("[6, 8]"),
+        "{error}"
+    );
+}
+
 /// Files of the names of public models that are known and not read.
-const REFUSED: [(&str, &[&str]); 17] = [
+const REFUSED: [(&str, &[&str]); 19] = [
     ("RG-LRU", &["temporal_block.rg_lru.recurrent_param"]),
     ("RG-LRU", &["blocks.0/recurrent_block/rg_lru/a_param"]),
     ("xLSTM", &["mlstm_layer.igate_preact.weight"]),
@@ -882,6 +1033,11 @@ const REFUSED: [(&str, &[&str]); 17] = [
     ),
     ("retention", &["layers.0.retention.q_proj.weight"]),
     ("minGRU", &["layers.0.2.to_hidden_and_gate.weight"]),
+    (
+        "lightning attention",
+        &["self_attn.qkv_proj.weight", "self_attn.output_gate.weight"],
+    ),
+    ("TTT", &["seq_modeling_block.learnable_ttt_lr_weight"]),
     (
         "implicit long convolutions",
         &["mixer.filter_fn.implicit_filter.0.weight"],

@@ -10,7 +10,7 @@ inputs), C (outputs, modes) and D, y = Re Σ C a^l B; or a recurrence that is ru
 truth of a file, in double precision:
 
 - NAME/LENGTH/forward, NAME/d: the kernels of all layers one after the other, outputs × inputs × L, with D at lag 0
-  where the layer's own D is no part of the system that is read (neural-ssm);
+  where the layer's own D is no part of the system that is read (neural-ssm, Laughing Hyena);
 - NAME/LENGTH/backward: those that run backwards in time, where there are such;
 - NAME/hankel: the Hankel singular values of the first system of each layer, by eigenvalues of the product of its
   Gramians, those of a single input and output by eigenvalues of the cross Gramian;
@@ -578,6 +578,76 @@ def make_bigs(rng, n, growing):
     return t
 
 
+# --- Laughing Hyena -----------------------------------------------------------------------------
+
+def laughing_hyena(t):
+    """Zymrael/savanna, savanna/model/hyena.py (ParallelModalHyenaFilter, ParallelHyenaConv): the modes start at lag 1."""
+    layers = []
+    for place in places(t, "R_re"):
+        a = t[place + "r"] * np.exp(1j * t[place + "theta"])
+        weights = t[place + "R_re"] + 1j * t[place + "R_im"]
+        bias = t.get(place.removesuffix("filter.") + "long_conv_bias", np.zeros(a.shape[1]))
+        at = np.repeat(np.arange(a.shape[1]), len(bias) // a.shape[1])
+        ones = np.ones((len(a), 1))
+        first = t[place + "h_0"][0]
+        channels = [
+            Recurrence(np.diag(a[:, s]), ones, weights[None, :, s], np.array([[first[s] + b]]), early=True)
+            for s, b in zip(at, bias)
+        ]
+        layers.append(channels)
+    return layers
+
+
+def make_laughing_hyena(rng, h, s, n, alone):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"sequential.0.word_embeddings.weight": f(8, h)}
+    for i in (2, 3):
+        place = f"sequential.{i}.mixer."
+        r = rng.uniform(0.5, 0.97, (n, s))
+        # Nothing keeps r positive.
+        r[1] = -r[1] if alone else r[1]
+        t[place + "filter.r"], t[place + "filter.theta"] = r.astype(np.float32), rng.uniform(0, 3, (n, s)).astype(np.float32)
+        t[place + "filter.R_re"], t[place + "filter.R_im"] = f(n, s) / np.float32(n**0.5), f(n, s) / np.float32(n**0.5)
+        t[place + "filter.h_0"] = f(1, s)
+        if not alone:
+            t[place + "long_conv_bias"] = f(h)
+        t[place + "short_conv_weight"] = f(3, h, 1, 3)
+        t[f"sequential.{i}.hyena_proj_conv.weight"] = f(3 * h, 1, 3)
+    return t
+
+
+# --- Event-SSM ----------------------------------------------------------------------------------
+
+def event_ssm(t):
+    """Efficient-Scalable-Machine-Learning/event-ssm, event_ssm/ssm.py (S5SSM), zoh, conj_sym, events one step apart."""
+    layers = []
+    for place in places(t, "log_step"):
+        lam = t[place + "Lambda_re"] + 1j * t[place + "Lambda_im"]
+        b, c = (t[place + name][..., 0] + 1j * t[place + name][..., 1] for name in ("B", "C"))
+        a = np.exp(lam * np.exp(t[place + "log_step"][:, 0]))
+        d = t[place + "D"]
+        layers.append([(a, ((a - 1) / lam)[:, None] * b, 2 * c, d if d.ndim == 2 else np.diag(d))])
+    return layers
+
+
+def make_event_ssm(rng, h, p):
+    f = lambda *shape: rng.standard_normal(shape).astype(np.float32)
+    t = {"encoder.encoder.embedding": f(9, h), "decoder.kernel": f(2 * h, 4)}
+    # The first layer of the second stage has more outputs than inputs.
+    for stage, layer, inputs, outputs in ((0, 0, h, h), (1, 0, h, 2 * h), (1, 1, 2 * h, 2 * h)):
+        module = f"encoder.stages_{stage}.SequenceLayer_{layer}."
+        place = module + "S5SSM_0."
+        t[place + "Lambda_re"] = np.full(p, -0.5, np.float32)
+        t[place + "Lambda_im"] = (np.pi * np.arange(p)).astype(np.float32)
+        t[place + "log_step"] = rng.uniform(-3, -1, (p, 1)).astype(np.float32)
+        t[place + "B"], t[place + "C"] = f(p, inputs, 2) / 2, f(outputs, p, 2) / 2
+        t[place + "D"] = f(inputs) if inputs == outputs else f(outputs, inputs)
+        t[module + "Dense_0.kernel"] = f(outputs, outputs)
+        if inputs != outputs:
+            t[module + "Dense_1.kernel"] = f(inputs, outputs)
+    return t
+
+
 # --- lrnnx ----------------------------------------------------------------------------------------
 
 def lrnnx_s5(t, form="zoh"):
@@ -730,6 +800,9 @@ FAMILIES = {
     "centaurus_pointwise": (centaurus, lambda rng: make_centaurus(rng, 3, 4, 2, "pointwise")),
     "centaurus_dws": (centaurus, lambda rng: make_centaurus(rng, 3, 3, 6, "dws")),
     "centaurus_full": (centaurus, lambda rng: make_centaurus(rng, 2, 4, 3, "full")),
+    "laughing_hyena": (laughing_hyena, lambda rng: make_laughing_hyena(rng, 6, 3, 8, False)),
+    "laughing_hyena_alone": (laughing_hyena, lambda rng: make_laughing_hyena(rng, 3, 3, 8, True)),
+    "event_ssm": (event_ssm, lambda rng: make_event_ssm(rng, 3, 8)),
 }
 
 # A bank of Evo 2 of 64 channels as at the start of a training, to compare methods on.

@@ -145,6 +145,22 @@ pub(super) fn single_modes_of(layer: &str, dynamics: &Dynamics) -> Result<Vec<Mo
     }
 }
 
+/// One filter for each group of so many channels where these have the same, with the first channel of each;
+/// else one for each channel.
+pub(super) fn grouped(modes: Vec<Modes>, each: usize) -> Vec<(usize, Modes)> {
+    let each = each.max(1);
+    let same = |group: &[Modes]| {
+        let mut others = group.iter();
+        others.all(|m| m.exponents == group[0].exponents && m.residues == group[0].residues)
+    };
+    let step = if modes.chunks(each).all(same) {
+        each
+    } else {
+        1
+    };
+    modes.into_iter().enumerate().step_by(step).collect()
+}
+
 /// Whether all rows of poles are the same: they are then stored once where the file does so.
 pub(super) fn all_same(poles: &[Complex64], order: usize) -> bool {
     let first = &poles[..order.min(poles.len())];

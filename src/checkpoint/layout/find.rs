@@ -14,6 +14,7 @@ use crate::checkpoint::layout::dplr::Dplr;
 use crate::checkpoint::layout::ema::Ema;
 use crate::checkpoint::layout::flow_state::FlowState;
 use crate::checkpoint::layout::hyena::{Hyena, HyenaForm};
+use crate::checkpoint::layout::laughing_hyena::LaughingHyena;
 use crate::checkpoint::layout::lin_oss::LinOss;
 use crate::checkpoint::layout::lrnnx::Lrnnx;
 use crate::checkpoint::layout::lru::Lru;
@@ -68,6 +69,8 @@ pub(in crate::checkpoint) enum Kind {
     Megalodon,
     /// The modal filters of StripedHyena, Evo and Evo 2.
     Hyena(HyenaForm),
+    /// Modal filters with a first sample of their own.
+    LaughingHyena,
     /// As a person described it.
     Own,
     /// S4 in diagonal-plus-low-rank form.
@@ -135,7 +138,7 @@ pub(in crate::checkpoint) struct Found {
 }
 
 /// For each family the tensors that give it away; the first that are all there decide.
-pub(super) const MARKS: [(Kind, &[&str]); 35] = [
+pub(super) const MARKS: [(Kind, &[&str]); 36] = [
     (Kind::Dplr { v4: true }, &["P", "A_real", "inv_dt"]),
     (Kind::Dplr { v4: false }, &["P", "inv_w_real", "log_dt"]),
     (Kind::S4d, &["log_A_real", "log_dt"]),
@@ -191,6 +194,7 @@ pub(super) const MARKS: [(Kind, &[&str]); 35] = [
         &["log_poles", "residues"],
     ),
     (Kind::Hyena(HyenaForm::Training), &["p", "gamma", "R"]),
+    (Kind::LaughingHyena, &["r", "theta", "R_re", "R_im", "h_0"]),
     (Kind::Centaurus, &["A", "B", "C", "log_delta"]),
     (Kind::Lrnnx, &["A", "B", "C", "D", "log_dt"]),
     (Kind::Attenuate, &["A", "B", "C", "log_dt"]),
@@ -300,6 +304,9 @@ const AROUND_KERNEL: [&str; 3] = ["kernel.", "_orig_mod.", "module."];
 /// The map of a gate between the output of a system and D.
 const GATE: &str = "output_gate.weight";
 
+/// What holds K[0] of Laughing Hyena.
+const FIRST_SAMPLE: &str = "h_0";
+
 /// D beside the kernel, or around it.
 fn feedthrough(names: &BTreeSet<&str>, place: &str, kind: Kind) -> Option<String> {
     if let Kind::Ema { .. } | Kind::Megalodon = kind {
@@ -315,6 +322,13 @@ fn feedthrough(names: &BTreeSet<&str>, place: &str, kind: Kind) -> Option<String
     if kind == Kind::Hyena(HyenaForm::Training) {
         let bias = format!("{}conv_bias", place.strip_suffix("filter.")?);
         return names.contains(bias.as_str()).then_some(bias);
+    }
+    if kind == Kind::LaughingHyena {
+        let around = place.strip_suffix("filter.").unwrap_or(place);
+        let mut biases = ["long_conv_bias", "conv_bias"].map(|b| format!("{around}{b}"));
+        let bias = biases.iter_mut().find(|b| names.contains(b.as_str()));
+        // Without a bias the first sample of the filter holds all of D.
+        return Some(bias.map_or(format!("{place}{FIRST_SAMPLE}"), std::mem::take));
     }
     if kind == Kind::FlowState && names.contains(format!("{place}{GATE}").as_str()) {
         // D is added behind the gate, not to the system's output.
@@ -444,12 +458,7 @@ impl Found {
             | Kind::Centaurus
             | Kind::Attenuate => self.shared_layout(layer, settled),
             Kind::Ema { .. } | Kind::MegaHeads | Kind::Megalodon => self.moving_average(layer),
-            Kind::Hyena(form) => Arc::new(Hyena {
-                layer,
-                place,
-                feedthrough,
-                form,
-            }),
+            Kind::Hyena(_) | Kind::LaughingHyena => self.modal_filters(layer),
         }
     }
 }
@@ -485,6 +494,24 @@ impl Found {
                 settled,
             }),
             _ => Arc::new(Lru { layer, place }),
+        }
+    }
+
+    /// Of StripedHyena and its relatives.
+    fn modal_filters(&self, layer: String) -> Arc<dyn Layout> {
+        let (place, feedthrough) = (self.place.clone(), self.feedthrough.clone());
+        match self.kind {
+            Kind::Hyena(form) => Arc::new(Hyena {
+                layer,
+                place,
+                feedthrough,
+                form,
+            }),
+            _ => Arc::new(LaughingHyena {
+                layer,
+                place,
+                bias: feedthrough.filter(|name| !self.is_kernel(name)),
+            }),
         }
     }
 

@@ -223,21 +223,11 @@ impl Hyena {
         }
     }
 
-    /// One filter for each group where its channels still have the same, with the first channel of
-    /// each; else one for each channel.
+    /// One filter for each group where its channels still have the same.
     fn grouped(&self, modes: Vec<Modes>, tensors: &Tensors<'_>) -> Vec<(usize, Modes)> {
         let stored = tensors.shape(&self.poles()).and_then(|shape| shape.first());
-        let each = stored.map_or(1, |count| (modes.len() / count.max(&1)).max(1));
-        let same = |group: &[Modes]| {
-            let mut others = group.iter();
-            others.all(|m| m.exponents == group[0].exponents && m.residues == group[0].residues)
-        };
-        let step = if modes.chunks(each).all(same) {
-            each
-        } else {
-            1
-        };
-        modes.into_iter().enumerate().step_by(step).collect()
+        let each = stored.map_or(1, |count| modes.len() / count.max(&1));
+        bank::grouped(modes, each)
     }
 }
 

@@ -210,7 +210,8 @@ impl Lru {
                 d.transpose().as_slice().to_vec(),
             ));
         }
-        if off_diagonal(d).is_some() && !tensors.contains(&name) {
+        let dense = !d.is_square() || off_diagonal(d).is_some();
+        if dense && !tensors.contains(&name) {
             let shape = vec![d.nrows(), d.ncols()];
             let rows = d.transpose().as_slice().to_vec();
             return Ok(Encoded::new_feedthrough(name, shape, rows));

@@ -15,6 +15,7 @@ mod encoded;
 mod find;
 mod flow_state;
 mod hyena;
+mod laughing_hyena;
 mod lin_oss;
 mod lrnnx;
 mod lru;

@@ -8,6 +8,10 @@
 //! x_k = a x_{k−1} + B̄ u_k,   y_k = s Re(C x_k) + D ∘ u_k,   s = 2 where half of each pair is stored
 //! ```
 //!
+//! Event-SSM (Efficient-Scalable-Machine-Learning/event-ssm, `event_ssm/ssm.py`) has layers with more
+//! outputs than inputs, B (P, inputs, 2) and C (outputs, P, 2): their D is a matrix (outputs, inputs), and
+//! the output has D u_k.
+//!
 //! s5-pytorch may store B and C as products, B = BP BHᵀ and C = CHᵀ CP of rank k. They are read as what
 //! they stand for, and written as that: no reduction keeps the rank.
 //!
@@ -49,11 +53,12 @@ pub(in crate::checkpoint) struct S5 {
 struct Stored {
     lambdas: Vec<Complex64>,
     steps: Vec<f64>,
-    /// P × H.
+    /// P × inputs.
     input: DMatrix<Complex64>,
-    /// H × P, forwards and perhaps backwards.
+    /// Outputs × P, forwards and perhaps backwards.
     outputs: Vec<DMatrix<Complex64>>,
-    feedthrough: Vec<f64>,
+    /// Outputs × inputs.
+    through: DMatrix<f64>,
 }
 
 impl S5 {
@@ -116,8 +121,8 @@ impl S5 {
             true => self.factored_input(tensors, modes)?,
             false => tensors.complex_matrix(&self.name("B"), [Some(modes), None])?,
         };
-        let channels = input.ncols();
-        let expected = format!("[{channels}]");
+        let through = self.through(tensors, input.ncols())?;
+        let channels = through.nrows();
         Ok(Stored {
             steps: tensors.at_rate(steps.data.iter().map(|log| log.exp()).collect()),
             outputs: match self.is_factored(tensors) {
@@ -125,11 +130,21 @@ impl S5 {
                 false => self.outputs(tensors, channels, modes)?,
             },
             input,
-            feedthrough: tensors
-                .shaped(&self.name("D"), &[&[channels]], &expected)?
-                .data,
+            through,
             lambdas,
         })
+    }
+
+    /// D of one number for each channel, or a matrix, which alone shows that a layer has other outputs than
+    /// inputs.
+    fn through(&self, tensors: &Tensors<'_>, inputs: usize) -> Result<DMatrix<f64>, Fault> {
+        let name = self.name("D");
+        if tensors.rank(&name) == Some(2) {
+            return tensors.real_matrix(&name, [None, Some(inputs)]);
+        }
+        let expected = format!("[{inputs}], or [outputs, {inputs}]");
+        let d = tensors.shaped(&name, &[&[inputs]], &expected)?;
+        Ok(DMatrix::from_diagonal(&d.data.into()))
     }
 
     /// C, or C1 and C2, or both side by side in C.
@@ -209,7 +224,7 @@ impl Layout for S5 {
         let rank = tensors
             .shape(&self.name("BP"))
             .and_then(|shape| shape.get(1));
-        let (modes, channels) = input.shape();
+        let (modes, channels) = (input.nrows(), outputs[0].nrows());
         let columns = modes * outputs.len();
         let output = DMatrix::from_fn(channels, columns, |i, j| outputs[j / modes][(i, j % modes)]);
         let made =
@@ -243,7 +258,7 @@ impl Layout for S5 {
             steps,
             mut input,
             outputs,
-            feedthrough,
+            through,
         } = self.read(tensors)?;
         let logs = steps.iter().map(|step| step.ln()).sum::<f64>();
         let step = (logs / steps.len().max(1) as f64).exp();
@@ -253,7 +268,7 @@ impl Layout for S5 {
             exponents.push(exponent / step);
             input.row_mut(n).iter_mut().for_each(|b| *b *= gain);
         }
-        let channels = feedthrough.len();
+        let none = DMatrix::zeros(through.nrows(), through.ncols());
         let factor = Complex64::from(self.factor());
         let made = |output: &DMatrix<Complex64>, through: DMatrix<f64>| {
             let time = Time::Discrete { step };
@@ -261,10 +276,9 @@ impl Layout for S5 {
             DiagonalSystem::new(time, parts.0, parts.1, parts.2, through)
                 .map_err(|source| bank::fault(&self.layer, 0, source))
         };
-        let through = DMatrix::from_diagonal(&feedthrough.into());
         let forward = made(&outputs[0], through)?;
         let backward = outputs.get(1);
-        let backward = backward.map(|c| made(c, DMatrix::zeros(channels, channels)));
+        let backward = backward.map(|c| made(c, none));
         Ok(Dynamics {
             systems: vec![forward],
             backward: backward.transpose()?.into_iter().collect(),
@@ -309,8 +323,7 @@ impl Layout for S5 {
         let mut encoded = self.encode_poles(&lambdas, step, tensors);
         encoded.push(Encoded::pairs(self.name("B"), &b));
         encoded.extend(self.encode_outputs(dynamics, tensors));
-        let through = forward.feedthrough();
-        encoded.push(Encoded::diagonal(&self.layer, self.name("D"), through)?);
+        encoded.push(self.encode_feedthrough(forward.feedthrough(), tensors)?);
         Ok(encoded)
     }
 }
@@ -353,6 +366,21 @@ impl S5 {
         encoded.push(Encoded::mode(self.name("Lambda_re"), vec![modes], re));
         encoded.push(Encoded::mode(self.name("Lambda_im"), vec![modes], im));
         encoded
+    }
+
+    fn encode_feedthrough(
+        &self,
+        d: &DMatrix<f64>,
+        tensors: &Tensors<'_>,
+    ) -> Result<Encoded, Fault> {
+        let name = self.name("D");
+        let matrix = tensors.rank(&name) == Some(2);
+        if !matrix && d.is_square() {
+            return Encoded::diagonal(&self.layer, name, d);
+        }
+        let rows = d.transpose().as_slice().to_vec();
+        let shape = vec![d.nrows(), d.ncols()];
+        Ok(Encoded::new_feedthrough(name, shape, rows))
     }
 
     fn encode_outputs(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Vec<Encoded> {

@@ -20,6 +20,7 @@ impl Kind {
     pub(in crate::checkpoint) fn size_keys(self) -> SizeKeys {
         match self {
             Kind::Hyena(HyenaForm::Training) => keys(&["hyena_filter_order"], &[1]),
+            Kind::LaughingHyena => keys(&["hyena_filter_order"], &[2]),
             Kind::Hyena(_) => keys(&["state_size"], &[1]),
             Kind::Ema { transformers: true } => keys(&["ema_projection_size"], &[1]),
             Kind::Ema { .. } => keys(&["n_dim", "encoder_n_dim", "decoder_n_dim"], &[1]),

@@ -44,6 +44,7 @@ fn row(kind: Kind) -> Row {
         Kind::Hyena(HyenaForm::Complex) => HYENA,
         Kind::Hyena(HyenaForm::Logarithms) => EVO_2,
         Kind::Hyena(HyenaForm::Training) => EVO_2_TRAINING,
+        Kind::LaughingHyena => LAUGHING_HYENA,
     }
 }
 
@@ -135,7 +136,8 @@ const ANNOTATED_DSS: Row = Row {
 const S5: Row = Row {
     family: "S5 (flax) and its relatives",
     tensors: "`Lambda_re`, `Lambda_im` (P), `B` (P, H, 2), `C` (H, P, 2) or (H, 2P, 2) or `C1`, \
-              `C2`, `D` (H), `log_step` (P, 1)",
+              `C2`, `D` (H), `log_step` (P, 1); in Event-SSM `B` (P, inputs, 2), `C` (outputs, P, 2), `D` \
+              (outputs, inputs)",
     open: "discretisation (zoh), conj_sym (true), clip_eigs (false)",
     written: "P; one step for all modes",
 };
@@ -273,6 +275,14 @@ const EVO_2_TRAINING: Row = Row {
     written: "N (`hyena_filter_order`), S as above; gamma = 0; positive real poles only",
 };
 
+const LAUGHING_HYENA: Row = Row {
+    family: "Laughing Hyena (modal filters)",
+    tensors: "`r`, `theta`, `R_re`, `R_im` (N, S), `h_0` (1, S), the modes first; `long_conv_bias` or \
+              `conv_bias` (H) beside the filter; channel h has filter ⌊h S/H⌋",
+    open: "",
+    written: "N (`hyena_filter_order` is 2 N), S as above",
+};
+
 /// The layouts as a Markdown table, one row for each family in the order in which they are looked
 /// for: the tensors that give it away, all its tensors, what no tensor records (in bold without a
 /// default, else with it), and what changes with the order in a reduced file.
@@ -338,6 +348,7 @@ fn listed(kind: Kind) -> &'static str {
         Kind::Megalodon => "Megalodon",
         Kind::Hyena(HyenaForm::Complex) => "StripedHyena",
         Kind::Hyena(_) => "Evo 2",
+        Kind::LaughingHyena => "Laughing Hyena",
     }
 }
 
