@@ -64,7 +64,7 @@ impl Pole {
     }
 
     /// a b̄ − 1, or a b − 1 with `mirrored`.
-    fn turned_less_one(self, other: Self, mirrored: bool) -> Complex64 {
+    pub(super) fn turned_less_one(self, other: Self, mirrored: bool) -> Complex64 {
         let other = if mirrored { other } else { other.conj() };
         let rough = self.a * other.a - 1.0;
         match rough.norm_sqr() < NEAR_ONE * NEAR_ONE {

@@ -35,6 +35,7 @@ pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> a
     }
     let document = Document {
         family: outline.family(),
+        class: outline.system_class(),
         plan: Some(&plan),
         kernel_length: plan.kernel_length(),
         parameters_before: outline.parameters_of_file(),

@@ -5,6 +5,7 @@ use num_complex::Complex64;
 
 use crate::control::InputWeight;
 use crate::control::metric::white_noise;
+use crate::control::products::Pole;
 use crate::linalg::expm1;
 
 /// How kernels are compared.
@@ -28,11 +29,7 @@ pub(super) struct InputMeasure {
 }
 
 /// M(s) = Σ_{l < L} e^{sl} and M′(s) = Σ l e^{sl}.
-fn geometric(horizon: Option<usize>, s: Complex64) -> [Complex64; 2] {
-    let Some(length) = horizon else {
-        let first = -expm1(s).inv();
-        return [first, s.exp() * first * first];
-    };
+fn geometric(length: usize, s: Complex64) -> [Complex64; 2] {
     let l = length as f64;
     if s.norm() * l < 1e-3 {
         // Σ l^p for p = 0, 1, 2, 3.
@@ -49,6 +46,25 @@ fn geometric(horizon: Option<usize>, s: Complex64) -> [Complex64; 2] {
     let value = whole / step;
     let rise = (l * (whole + 1.0) - value * (step + 1.0)) / step;
     [value, rise]
+}
+
+/// Two numbers of every pair, left × right: of each the matrix with the right as it is (`true`), and that with
+/// its conjugate.
+fn pairs<T>(
+    left: &[T],
+    right: &[T],
+    of: impl Fn(&T, &T, bool) -> [Complex64; 2],
+) -> [[DMatrix<Complex64>; 2]; 2] {
+    let empty = || [0, 1].map(|_| DMatrix::zeros(left.len(), right.len()));
+    let mut both = [empty(), empty()];
+    for (j, b) in right.iter().enumerate() {
+        for (n, a) in left.iter().enumerate() {
+            for (k, mirrored) in [true, false].into_iter().enumerate() {
+                [both[0][k][(n, j)], both[1][k][(n, j)]] = of(a, b, mirrored);
+            }
+        }
+    }
+    both
 }
 
 impl Measure {
@@ -74,38 +90,31 @@ impl Measure {
         left: &[Complex64],
         right: &[Complex64],
     ) -> [[DMatrix<Complex64>; 2]; 2] {
-        let (rows, columns) = (left.len(), right.len());
-        let mut sums = [0, 1].map(|_| DMatrix::zeros(rows, columns));
-        let mut rises = sums.clone();
-        let mut put = |at: (usize, usize), k: usize, [sum, rise]: [Complex64; 2]| {
-            (sums[k][at], rises[k][at]) = (sum, rise);
-        };
         match self {
-            Measure::Steps(horizon) => {
-                for (j, &w) in right.iter().enumerate() {
-                    for (n, &z) in left.iter().enumerate() {
-                        put((n, j), 0, geometric(*horizon, z + w));
-                        put((n, j), 1, geometric(*horizon, z + w.conj()));
-                    }
-                }
+            Measure::Steps(Some(length)) => pairs(left, right, |&z, &w, mirrored| {
+                geometric(*length, z + if mirrored { w } else { w.conj() })
+            }),
+            Measure::Steps(None) => {
+                let poles = |points: &[Complex64]| -> Vec<Pole> {
+                    points.iter().map(|&z| Pole::new(z)).collect()
+                };
+                pairs(&poles(left), &poles(right), |&a, &b, mirrored| {
+                    let shift = a.turned_less_one(b, mirrored);
+                    let first = -shift.inv();
+                    [first, (shift + 1.0) * first * first]
+                })
             }
             Measure::Input(own) => {
                 let products = own.weight.products();
                 let noise = white_noise(&own.weight);
                 let nodes = |points| products.with_slopes(&products.nodes(points));
-                let (left, right) = (nodes(left), nodes(right));
-                for (j, b) in right.iter().enumerate() {
-                    for (n, a) in left.iter().enumerate() {
-                        for (k, mirrored) in [true, false].into_iter().enumerate() {
-                            let found = products.product(a, b, mirrored)
-                                + noise.product(a.pole, b.pole, mirrored);
-                            put((n, j), k, [found.value, found.second]);
-                        }
-                    }
-                }
+                pairs(&nodes(left), &nodes(right), |a, b, mirrored| {
+                    let noise = noise.product(a.pole, b.pole, mirrored);
+                    let found = products.product(a, b, mirrored) + noise;
+                    [found.value, found.second]
+                })
             }
         }
-        [sums, rises]
     }
 }
 
@@ -124,7 +133,7 @@ mod tests {
         ] {
             let s = Complex64::new(s.0, s.1);
             let terms = (0..50).map(|l| (s * f64::from(l)).exp());
-            let [value, rise] = geometric(Some(50), s);
+            let [value, rise] = geometric(50, s);
             let direct: Complex64 = terms.clone().sum();
             assert!((value - direct).norm() < 1e-10 * direct.norm(), "{s}");
             let direct: Complex64 = terms.zip(0..).map(|(x, l)| x * f64::from(l)).sum();
