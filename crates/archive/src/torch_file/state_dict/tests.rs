@@ -490,7 +490,7 @@ fn views_must_lie_within_their_record() {
 
 #[test]
 fn an_expansion_to_more_than_memory_is_refused() {
-    for extent in [1 << 40, 1 << 24] {
+    for extent in [1 << (usize::BITS / 2 + 8), 1 << 24] {
         let sample = Sample {
             shape: vec![extent],
             strides: vec![0],
