@@ -392,7 +392,7 @@ fn fused_products_stay_within_what_vector_units_differ_by() {
     let cases = cases(100);
     let program = folder.join("steps");
     let mut options = vec!["-O3", "-ffp-contract=fast"];
-    if cfg!(target_arch = "x86_64") {
+    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
         options.push("-mfma");
         if !std::arch::is_x86_feature_detected!("fma") {
             eprintln!("not run: this processor fuses nothing");
