@@ -409,14 +409,7 @@ impl CalibratedChannel {
             return Ok(Cut { candidate, record });
         };
         let before = target.error(&candidate.system)?;
-        let mut record = WeightedRecord {
-            unweighted: before,
-            truncated: before,
-            refitted: before,
-            error: before,
-            white_noise: true,
-            ..WeightedRecord::identity(self.norm)
-        };
+        let mut record = WeightedRecord::of_white_noise(self.norm, before);
         if refinement != Refinement::None {
             let input = ClassInput {
                 weight: target.weight(),
@@ -438,14 +431,7 @@ impl CalibratedChannel {
         let parts = self.parts.as_ref().expect("there are slow modes");
         let candidate = self.truncated_slow(parts, order)?;
         let error = self.error_of(&candidate.system)?.sqrt();
-        let record = WeightedRecord {
-            unweighted: error,
-            truncated: error,
-            refitted: error,
-            error,
-            white_noise: true,
-            ..WeightedRecord::identity(self.norm)
-        };
+        let record = WeightedRecord::of_white_noise(self.norm, error);
         Ok(Cut { candidate, record })
     }
 

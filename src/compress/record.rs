@@ -107,6 +107,18 @@ impl WeightedRecord {
         self.fitted.unwrap_or(self.error)
     }
 
+    /// Of what was fitted for white noise.
+    pub(crate) fn of_white_noise(norm: f64, error: f64) -> Self {
+        Self {
+            unweighted: error,
+            truncated: error,
+            refitted: error,
+            error,
+            white_noise: true,
+            ..Self::identity(norm)
+        }
+    }
+
     /// Of a channel that stays as it is, or whose output is zero.
     pub(crate) fn identity(norm: f64) -> Self {
         Self {

@@ -1,8 +1,8 @@
 //! A system whose file holds some systems only, fitted within them for its inputs.
 
 use hankelite_control::{
-    ClassInput, ControlError, DiagonalSystem, InputStatistics, InputWeight, Refinement,
-    SystemClass, h2_in_class, weighted_in_class,
+    ClassInput, ControlError, InputStatistics, InputWeight, Refinement, SystemClass, Time,
+    h2_in_class, weighted_in_class,
 };
 use nalgebra::DMatrix;
 
@@ -46,13 +46,15 @@ impl Spectrum {
 /// # Errors
 /// As [`h2_in_class`].
 pub(super) fn cut_in_class(
-    (unit, full): (&Unit, &DiagonalSystem),
+    unit: &Unit,
     class: SystemClass,
     samples: &[Sample],
     order: usize,
     refinement: Refinement,
 ) -> Result<Cut, ControlError> {
     let order = (order / class.modes()).max(1) * class.modes();
+    // Exponents of modes are those of a step.
+    let full = &unit.modes.systems(Time::Discrete { step: 1.0 })?[0];
     let steps: usize = samples.iter().map(|sample| sample.input.nrows()).sum();
     let rms = |squares: f64| (squares / steps.max(1) as f64).sqrt();
     let errors_of = |modes: &Modes| unit.errors_of(modes.clone(), samples);
@@ -69,14 +71,7 @@ pub(super) fn cut_in_class(
     let before = rms(errors_of(&modes).0);
     let mut cut = Cut {
         modes,
-        record: WeightedRecord {
-            unweighted: before,
-            truncated: before,
-            refitted: before,
-            error: before,
-            white_noise: true,
-            ..WeightedRecord::identity(norm)
-        },
+        record: WeightedRecord::of_white_noise(norm, before),
         notes: Vec::new(),
     };
     let Some(spectrum) = Spectrum::of(samples).filter(|_| refinement != Refinement::None) else {

@@ -230,15 +230,13 @@ fn cut_layer(
     let (mut systems, mut backward, mut joint) = (Vec::new(), Vec::new(), Vec::new());
     for (index, unit) in units.iter().enumerate() {
         let fault = |source: ControlError| CompressError::channel(block, index, source);
-        let full = &block.systems()[index];
         let cut = match block.class() {
-            Some(class) => {
-                let of = (unit, full);
-                cut_in_class(of, class, &samples(unit), order, refinement).map_err(fault)?
-            }
             None => unit.cut(&samples(unit), order, refinement),
+            Some(class) => {
+                cut_in_class(unit, class, &samples(unit), order, refinement).map_err(fault)?
+            }
         };
-        let time = full.time();
+        let time = block.systems()[index].time();
         let mut made = match order >= unit.modes.order() {
             true => block.systems()[index..=index]
                 .iter()
