@@ -100,7 +100,7 @@ pub(super) fn longest(
     // The most characters of four digits.
     note.errors = vec![1.234e-5; blocks.len()];
     note.logit_change = Some(1.234e-5);
-    note.calibrated_steps = Some(usize::MAX >> 32);
+    note.calibrated_steps = Some(u32::MAX as usize);
     note.change_of_pairs = Some(1.234e-5);
     Ok(note)
 }
