@@ -292,7 +292,7 @@ def test_statistics_reduce_within_what_a_layout_holds(data, tmp_path, name):
     for record in small.records:
         assert record["relative_weighted_error"] < 0.2 * record["relative_h2_error"]
         assert record["free_relative_weighted_error"] > 0
-    small.save(tmp_path / "small.safetensors")
+    small.write(tmp_path / "small.safetensors")
     assert hk.read(tmp_path / "small.safetensors").family == full.family
 
 
