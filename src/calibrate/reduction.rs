@@ -464,7 +464,7 @@ impl<'a> CalibratedReduction<'a> {
             .iter()
             .all(|block| block.class().is_none());
         let sized = !matches!(settings.size, TargetSize::Error(_));
-        // What is fitted together leaves what a file can hold that cannot hold all systems.
+        // Fits of all channels together give systems that a restricted layout cannot hold.
         let together = settings.fit_logits && sized && free;
         let fit = match together {
             true => self.fit(layers, &mut trial)?,

@@ -13,7 +13,7 @@ use hankelite_control::{
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
-use crate::compress::class::{nearest, whole_units};
+use crate::compress::class::{nearest, note_of_units, whole_units};
 use crate::compress::cut::{Cutter, Form, balance_slow};
 use crate::compress::record::WeightedRecord;
 use crate::compress::store::{NumberStore, Target};
@@ -401,8 +401,9 @@ impl CalibratedChannel {
         refinement: Refinement,
     ) -> Result<Cut, ChannelFault> {
         let full = self.system.stable().map_err(ControlError::from)?;
-        let order = whole_units(class, order);
+        let (requested, order) = (order, whole_units(class, order));
         let mut candidate = nearest(full, class, order)?;
+        candidate.notes.extend(note_of_units(requested, order));
         let Some(target) = self.target()? else {
             candidate.notes.push(SILENT.into());
             let record = WeightedRecord::identity(0.0);

@@ -97,19 +97,23 @@ fn order(plan: &Plan, class: SystemClass, most: usize, values: &HankelValues) ->
     (stored.div_ceil(modes).max(1) * modes).min(most)
 }
 
-pub(super) fn whole_units(class: SystemClass, order: usize) -> usize {
+/// As many stored modes of these as make whole units of a class, one at least.
+pub(crate) fn whole_units(class: SystemClass, order: usize) -> usize {
     (order / class.modes()).max(1) * class.modes()
 }
 
 /// What a person should know of an order that is not the requested one.
 fn note(plan: &Plan, found: &DiagonalSystem) -> Option<String> {
     match plan.rule() {
-        Rule::Order(order) if order != found.order() => Some(format!(
-            "{} of {order} stored states are used: an oscillator takes two",
-            found.order()
-        )),
+        Rule::Order(order) => note_of_units(order, found.order()),
         _ => None,
     }
+}
+
+/// The same for an order and what is used of it.
+pub(crate) fn note_of_units(order: usize, used: usize) -> Option<String> {
+    (order != used)
+        .then(|| format!("{used} of {order} stored states are used: an oscillator takes two"))
 }
 
 fn over_horizon(

@@ -20,6 +20,7 @@ pub use allocate::{Allocation, LANES_LEAST, allocate};
 pub(crate) use allocate::{by_order, share};
 pub(crate) use calibrated::CalibratedChannel;
 pub use calibrated::{CalibratedLayer, CutSystem, ErrorCurve};
+pub(crate) use class::{note_of_units, whole_units};
 pub use distance::{kernel_distance, kernel_norm};
 use hankelite_control::ControlError;
 pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_observed};

@@ -10,7 +10,7 @@ use crate::calibrate::mimo::modes::Modes;
 use crate::calibrate::mimo::sample::Sample;
 use crate::calibrate::mimo::unit::{Cut, Unit};
 use crate::calibrate::statistics::{Gather, Sums};
-use crate::compress::WeightedRecord;
+use crate::compress::{WeightedRecord, note_of_units, whole_units};
 
 /// Inputs as uncorrelated signals of one spectrum, each of its own power.
 struct Spectrum {
@@ -52,7 +52,7 @@ pub(super) fn cut_in_class(
     order: usize,
     refinement: Refinement,
 ) -> Result<Cut, ControlError> {
-    let order = (order / class.modes()).max(1) * class.modes();
+    let (requested, order) = (order, whole_units(class, order));
     // Exponents of modes are those of a step.
     let full = &unit.modes.systems(Time::Discrete { step: 1.0 })?[0];
     let steps: usize = samples.iter().map(|sample| sample.input.nrows()).sum();
@@ -72,7 +72,7 @@ pub(super) fn cut_in_class(
     let mut cut = Cut {
         modes,
         record: WeightedRecord::of_white_noise(norm, before),
-        notes: Vec::new(),
+        notes: note_of_units(requested, order).into_iter().collect(),
     };
     let Some(spectrum) = Spectrum::of(samples).filter(|_| refinement != Refinement::None) else {
         return Ok(cut);

@@ -97,6 +97,12 @@ impl Encoded {
         }
     }
 
+    /// D as a matrix, outputs × inputs.
+    pub(in crate::checkpoint) fn dense(name: String, through: &DMatrix<f64>) -> Self {
+        let shape = vec![through.nrows(), through.ncols()];
+        Self::new_feedthrough(name, shape, through.transpose().as_slice().to_vec())
+    }
+
     /// The diagonal of D.
     ///
     /// # Errors

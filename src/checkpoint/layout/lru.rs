@@ -212,9 +212,7 @@ impl Lru {
         }
         let dense = !d.is_square() || off_diagonal(d).is_some();
         if dense && !tensors.contains(&name) {
-            let shape = vec![d.nrows(), d.ncols()];
-            let rows = d.transpose().as_slice().to_vec();
-            return Ok(Encoded::new_feedthrough(name, shape, rows));
+            return Ok(Encoded::dense(name, d));
         }
         Encoded::diagonal(&self.layer, name, d)
     }

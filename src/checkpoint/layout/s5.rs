@@ -378,9 +378,7 @@ impl S5 {
         if !matrix && d.is_square() {
             return Encoded::diagonal(&self.layer, name, d);
         }
-        let rows = d.transpose().as_slice().to_vec();
-        let shape = vec![d.nrows(), d.ncols()];
-        Ok(Encoded::new_feedthrough(name, shape, rows))
+        Ok(Encoded::dense(name, d))
     }
 
     fn encode_outputs(&self, dynamics: &Dynamics, tensors: &Tensors<'_>) -> Vec<Encoded> {

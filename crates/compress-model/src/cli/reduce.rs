@@ -345,14 +345,14 @@ fn settings(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Se
     Ok(settings)
 }
 
-/// Refuses a target of the whole model where layers hold some systems only: its fits leave these.
+/// Refuses a target of the whole model where layers hold some systems only, which its fits do not keep to.
 fn require_free_poles(checkpoint: &Checkpoint) -> anyhow::Result<()> {
     let Some(class) = checkpoint.system_class() else {
         return Ok(());
     };
     bail!(
-        "the layers ({}) hold {} only, which a target of the whole model leaves; expected --order or \
-         --budget",
+        "the layers ({}) hold {} only, and a target of the whole model needs layers that hold all systems; \
+         expected --order or --budget",
         checkpoint.family(),
         Held::of(class).what,
     );
