@@ -25,7 +25,14 @@ async function opened(browser, options) {
   await page.waitForSelector("html[data-ready=yes]", WAIT);
   return page;
 }
-const until = (page, state) => page.waitForSelector(`html[data-state=${state}]`, WAIT);
+async function until(page, state) {
+  try {
+    await page.waitForSelector(`html[data-state=${state}]`, WAIT);
+  } catch (error) {
+    const stands = await page.evaluate(() => `${state.state}: ${$("state").textContent}`);
+    throw new Error(`the page is not "${state}" but ${stands}`, { cause: error });
+  }
+}
 
 async function chosen(page, files) {
   await page.evaluate(() => { state.state = ""; });
@@ -164,9 +171,18 @@ async function streamed(browser) {
 /** As the slider moves, the size and the kernel error that the cut then has. */
 async function foretold(browser) {
   const page = await opened(browser);
+  // What is answered after a file is open must not move the button away from a pointer that presses it.
+  await page.evaluate(() => {
+    new MutationObserver(() => {
+      if (state.state === "opened") state.stood = $("reduce").getBoundingClientRect().top + scrollY;
+    }).observe(document.documentElement, { attributeFilter: ["data-state"] });
+  });
   await chosen(page, at("model.safetensors"));
+  const settled = (text) => page.waitForFunction((old) => !["", old].includes($("foretold").textContent) && !foretelling, text, WAIT);
+  await settled("");
+  const [stood, stands] = await page.evaluate(() => [state.stood, $("reduce").getBoundingClientRect().top + scrollY]);
+  assert.equal(stands, Number(stood), "the button moved after the file was open");
   const said = async (change) => {
-    const settled = (text) => page.waitForFunction((old) => !["", old].includes($("foretold").textContent) && !foretelling, text, WAIT);
     await settled("");
     const before = await page.textContent("#foretold");
     await change();

@@ -178,13 +178,15 @@ async function again(text) {
   const good = await task(text, "opened", async () => {
     require(LIMITS.parts, "a page has room for about");
     await bring();
-    show();
+    await show();
   });
   quick = good && opened.layers.reduce((sum, layer) => sum + layer.order * layer.channels.length, 0) <= QUICK;
   if (good) foretell();
   if (!good && source) await offerChoices().catch(() => {});
 }
-function show() {
+/** All that stands above the buttons is there when the file is open: nothing moves under a pointer. */
+async function show() {
+  await offerChoices();
   $("opened").hidden = $("looking").hidden = false;
   $("save-report").textContent = `Save ${reportName()}`;
   $("title").textContent = source.name;
@@ -194,7 +196,6 @@ function show() {
   $("order").value = Math.max(1, Math.round(most / 4));
   $("bytes").value = Math.round((opened.bytes ?? 0) / 8);
   $("heard").value = opened.declared.length ?? STEPS;
-  offerChoices();
   aboutData();
   draw();
   showTry();
@@ -255,7 +256,7 @@ async function useData(file) {
     require(LIMITS.data, "with data a page has room for about");
     if (reading === "whole") return takeData();
     await bring();
-    show();
+    await show();
   });
   if (!good) {
     [data, known] = [undefined, undefined];
