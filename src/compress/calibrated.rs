@@ -10,6 +10,7 @@ use hankelite_control::{
     RefinementState, SlowParts, SystemClass, WeightedChannel, balance, balance_weighted,
     in_parallel, part_slow_modes, weighted_in_class,
 };
+use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::compress::candidate::Candidate;
@@ -414,7 +415,7 @@ impl CalibratedChannel {
         if refinement != Refinement::None {
             let input = ClassInput {
                 weight: target.weight(),
-                powers: &[1.0],
+                covariance: &DMatrix::identity(1, 1),
                 feedthrough: self.holds_feedthrough,
             };
             let found = weighted_in_class(&self.system, &candidate.system, class, input)?;
@@ -779,7 +780,6 @@ mod tests {
     use crate::model::{BlockParts, Nonlinearity};
     use hankelite_control::Time;
     use hankelite_control::num_complex::Complex64;
-    use nalgebra::DMatrix;
 
     fn block() -> Block {
         let systems = (0..3).map(|h| {

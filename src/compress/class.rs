@@ -141,17 +141,27 @@ fn over_horizon(
         notes.extend(note(plan, &found.system));
         found.system
     };
-    let (kernel_error, kernel_norm) = kernel_distance(system, &reduced, length)?;
-    let growing = [system, &reduced].map(|system| system.unstable_modes().len());
-    notes.push(format!(
-        "{} modes did not decay before, {} do not now: reduced over L steps",
-        growing[0], growing[1]
-    ));
-    let record = ChannelRecord {
+    let record = record_over_horizon([system, &reduced], channel, length)?;
+    notes.extend(record.notes);
+    Ok((reduced, ChannelRecord { notes, ..record }))
+}
+
+/// What is recorded of a system and the one in its place where modes do not decay.
+pub(super) fn record_over_horizon(
+    systems: [&DiagonalSystem; 2],
+    channel: usize,
+    length: usize,
+) -> Result<ChannelRecord, ControlError> {
+    let [full, reduced] = systems;
+    let (kernel_error, kernel_norm) = kernel_distance(full, reduced, length)?;
+    let growing = systems.map(|system| system.unstable_modes().len());
+    Ok(ChannelRecord {
         kernel_error,
         kernel_norm,
-        notes,
-        ..ChannelRecord::over_horizon(channel, system.order(), reduced.order())
-    };
-    Ok((reduced, record))
+        notes: vec![format!(
+            "{} modes did not decay before, {} do not now: reduced over L steps",
+            growing[0], growing[1]
+        )],
+        ..ChannelRecord::over_horizon(channel, full.order(), reduced.order())
+    })
 }

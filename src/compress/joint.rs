@@ -1,7 +1,10 @@
 //! Records of layers whose systems were reduced with all their channels together.
 
+use hankelite_control::{ControlError, DiagonalSystem};
+
 use crate::compress::candidate::Candidate;
-use crate::compress::{CompressError, LayerRecord, WeightedRecord};
+use crate::compress::class::record_over_horizon;
+use crate::compress::{ChannelRecord, CompressError, LayerRecord, WeightedRecord};
 use crate::model::Block;
 
 /// What is recorded of one system beside its distance from the full one.
@@ -13,7 +16,7 @@ pub(crate) struct JointRecord {
 /// The record of a layer, one entry for each system; kernel errors are those forwards in time.
 ///
 /// # Errors
-/// [`CompressError::Channel`] for modes that do not decay.
+/// [`CompressError::Channel`] where a factorisation fails.
 pub(crate) fn record_of_joint(
     full: &Block,
     reduced: &Block,
@@ -22,19 +25,30 @@ pub(crate) fn record_of_joint(
 ) -> Result<LayerRecord, CompressError> {
     let pairs = full.systems().iter().zip(reduced.systems()).zip(joint);
     let records = pairs.enumerate().map(|(index, ((before, after), joint))| {
-        let mut whole = Candidate::whole(after, None);
-        whole.notes = joint.notes;
-        if before != after {
-            // No bound is known.
-            whole.error_bound = f64::INFINITY;
-        }
-        let measured = whole.measured(before, index, kernel_length);
-        let (_, mut record) =
-            measured.map_err(|source| CompressError::channel(full, index, source))?;
+        let record = record_of(before, after, index, kernel_length);
+        let mut record = record.map_err(|source| CompressError::channel(full, index, source))?;
+        record.notes.extend(joint.notes);
         record.weighted = Some(joint.weighted);
         Ok(record)
     });
     let records = records.collect::<Result<_, CompressError>>()?;
     let name = full.name().to_string();
     Ok(LayerRecord::new(name, full.order(), records))
+}
+
+fn record_of(
+    before: &DiagonalSystem,
+    after: &DiagonalSystem,
+    index: usize,
+    kernel_length: usize,
+) -> Result<ChannelRecord, ControlError> {
+    if !before.is_stable() || !after.is_stable() {
+        return record_over_horizon([before, after], index, kernel_length);
+    }
+    let mut whole = Candidate::whole(after, None);
+    if before != after {
+        // No bound is known.
+        whole.error_bound = f64::INFINITY;
+    }
+    Ok(whole.measured(before, index, kernel_length)?.1)
 }

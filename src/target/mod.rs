@@ -26,6 +26,8 @@ pub use price::{Size, stand_in, step_microseconds};
 pub(crate) use shared::SharedTarget;
 pub use sizes::{Drawn, Met, Sizes, WholeSize};
 
+use hankelite_control::SystemClass;
+
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;
 use crate::model::ModelError;
@@ -56,6 +58,17 @@ pub enum TargetError {
         found: usize,
         /// Sequences that are needed.
         expected: usize,
+    },
+    /// Layers that hold some systems only: what fits all numbers of a model together does not keep to these.
+    #[error(
+        "layer `{layer}` holds {class} only, and a size of states and maps together needs layers that hold \
+         all systems: expected an order or a share of the states"
+    )]
+    Restricted {
+        /// Its name.
+        layer: String,
+        /// What it can hold.
+        class: SystemClass,
     },
     /// A target that no choice reaches.
     #[error(

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, CalibratedReduction};
-use crate::model::Sequence;
+use crate::model::{Block, Model, Sequence};
 use crate::rounding::Storage;
 use crate::target::any::planner;
 use crate::target::planner::{Limits, Planner};
@@ -118,7 +118,7 @@ impl<'a> Sizes<'a> {
     /// Cost about a calibrated reduction.
     ///
     /// # Errors
-    /// [`TargetError::Sequences`]; [`TargetError::Stream`] for a model that has no image;
+    /// [`Sizes::check`]; [`TargetError::Sequences`]; [`TargetError::Stream`] for a model that has no image;
     /// [`TargetError::Calibrate`].
     pub fn new(
         reduction: &'a CalibratedReduction<'a>,
@@ -126,12 +126,25 @@ impl<'a> Sizes<'a> {
         parts: Parts,
     ) -> Result<Self, TargetError> {
         let model = reduction.model();
+        Self::check(model)?;
         Ok(Self {
             full: Size::of(model, &Storage::single(model))?,
             planner: planner(reduction)?,
             parts,
             held_out,
         })
+    }
+
+    /// Whether states and maps of a model can be made smaller together.
+    ///
+    /// # Errors
+    /// [`TargetError::Restricted`].
+    pub fn check(model: &Model) -> Result<(), TargetError> {
+        let held = |block: &Block| Some((block.name().to_string(), block.class()?));
+        match model.blocks().iter().find_map(held) {
+            Some((layer, class)) => Err(TargetError::Restricted { layer, class }),
+            None => Ok(()),
+        }
     }
 
     /// Bytes of the full model in single precision.

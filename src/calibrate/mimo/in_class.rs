@@ -2,7 +2,7 @@
 
 use hankelite_control::{
     ClassInput, ControlError, InputStatistics, InputWeight, Refinement, SystemClass, Time,
-    h2_in_class, weighted_in_class,
+    gram_matrix, h2_in_class, weighted_in_class,
 };
 use nalgebra::DMatrix;
 
@@ -12,18 +12,22 @@ use crate::calibrate::mimo::unit::{Cut, Unit};
 use crate::calibrate::statistics::{Gather, Sums};
 use crate::compress::{WeightedRecord, note_of_units, whole_units};
 
-/// Inputs as uncorrelated signals of one spectrum, each of its own power.
+/// Inputs as signals of one spectrum.
 struct Spectrum {
     weight: InputWeight,
-    powers: Vec<f64>,
+    /// Of the inputs at one step, relative to their power together.
+    covariance: DMatrix<f64>,
 }
 
 impl Spectrum {
     /// Of the inputs of samples; `None` where they are zero.
     fn of(samples: &[Sample]) -> Option<Self> {
         let length = samples.iter().map(|sample| sample.input.nrows()).max()?;
-        let mut sums = Sums::zeros(length, samples[0].input.ncols());
+        let inputs = samples[0].input.ncols();
+        let mut sums = Sums::zeros(length, inputs);
+        let mut covariance = DMatrix::zeros(inputs, inputs);
         for sample in samples {
+            covariance += gram_matrix(&sample.input);
             let steps = sample.input.nrows();
             let padded = sample.input.clone().resize_vertically(length, 0.0);
             sums.add(&padded, steps);
@@ -31,17 +35,27 @@ impl Spectrum {
         let lags = sums.statistics(samples.len()).ok()?;
         let lags = lags.autocorrelation();
         let total = DMatrix::from_column_slice(length, 1, lags.column_sum().as_slice());
-        let power = total[(0, 0)];
+        let trace = covariance.trace();
         let one = InputStatistics::new(vec![0.0], total, samples.len()).ok()?;
         Some(Self {
             weight: one.weight(0)?,
-            powers: lags.row(0).iter().map(|own| own / power).collect(),
+            covariance: covariance / trace,
         })
+    }
+
+    /// With the correlations and without: inputs have spectra of their own, which the fit does not know, and
+    /// those of one step may tell nothing of the others.
+    fn covariances(&self) -> Vec<DMatrix<f64>> {
+        let powers = DMatrix::from_diagonal(&self.covariance.diagonal());
+        let mut both = vec![self.covariance.clone()];
+        both.extend((powers != self.covariance).then_some(powers));
+        both
     }
 }
 
 /// The system of a class with at most `order` stored modes: that of the least H2 error, and from there that
-/// of the least error for the inputs' spectrum. Errors in the record are those of the samples themselves.
+/// of the least error for the inputs' spectrum and correlations, over the steps of the longest sample where
+/// modes do not decay. Errors in the record are those of the samples themselves.
 ///
 /// # Errors
 /// As [`h2_in_class`].
@@ -66,7 +80,9 @@ pub(super) fn cut_in_class(
             notes: Vec::new(),
         });
     }
-    let white = h2_in_class(full, class, order, None)?.system;
+    let longest = samples.iter().map(|sample| sample.input.nrows()).max();
+    let horizon = longest.filter(|_| !full.is_stable());
+    let white = h2_in_class(full, class, order, horizon)?.system;
     let modes = unit.modes.replaced(&white);
     let before = rms(errors_of(&modes).0);
     let mut cut = Cut {
@@ -77,18 +93,21 @@ pub(super) fn cut_in_class(
     let Some(spectrum) = Spectrum::of(samples).filter(|_| refinement != Refinement::None) else {
         return Ok(cut);
     };
-    let input = ClassInput {
-        weight: &spectrum.weight,
-        powers: &spectrum.powers,
-        feedthrough: false,
-    };
-    let found = weighted_in_class(full, &white, class, input)?;
-    let modes = unit.modes.replaced(&found.system);
-    let error = rms(errors_of(&modes).0);
-    // Inputs may be correlated with one another, which the fit does not know.
-    if error < before {
-        (cut.record.error, cut.record.steps) = (error, found.steps);
-        (cut.record.white_noise, cut.modes) = (false, modes);
+    for covariance in spectrum.covariances() {
+        let input = ClassInput {
+            weight: &spectrum.weight,
+            covariance: &covariance,
+            feedthrough: false,
+        };
+        let found = weighted_in_class(full, &white, class, input)?;
+        let modes = unit.modes.replaced(&found.system);
+        let error = rms(errors_of(&modes).0);
+        if error < cut.record.error {
+            (cut.record.error, cut.record.steps) = (error, found.steps);
+            (cut.record.white_noise, cut.modes) = (false, modes);
+        }
     }
+    let free = unit.cut(samples, order, Refinement::Residues);
+    cut.record.free = Some(free.record.error);
     Ok(cut)
 }

@@ -17,14 +17,14 @@ mod target;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use hankelite::Suited;
 use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
 use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance};
 use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
-use hankelite::target::Drawn;
+use hankelite::target::{Drawn, Sizes};
 use hankelite_archive::{WeightSet, write_whole};
 use hankelite_control::SystemClass;
 use serde::Serialize;
@@ -345,38 +345,13 @@ fn settings(arguments: &Arguments, checkpoint: &Checkpoint) -> anyhow::Result<Se
     Ok(settings)
 }
 
-/// Refuses a target of the whole model where layers hold some systems only, which its fits do not keep to.
-fn require_free_poles(checkpoint: &Checkpoint) -> anyhow::Result<()> {
-    let Some(class) = checkpoint.system_class() else {
-        return Ok(());
-    };
-    bail!(
-        "the layers ({}) hold {} only, and a target of the whole model needs layers that hold all systems; \
-         expected --order or --budget",
-        checkpoint.family(),
-        Held::of(class).what,
-    );
-}
-
-/// What a layout can hold that cannot hold all systems.
-struct Held {
-    /// In words.
-    what: &'static str,
-    /// A family that holds all.
-    free: &'static str,
-}
-
-impl Held {
-    /// Of a class.
-    fn of(class: SystemClass) -> Self {
-        let (what, free) = match class {
-            SystemClass::RealPoles => ("positive real poles", "s4d"),
-            SystemClass::Cosines => ("cosines without a phase", "s5"),
-            SystemClass::RealInputs => ("real input weights", "lru"),
-            SystemClass::Oscillators(_) => ("oscillators", "s5"),
-            _ => ("angles that are multiples of one", "stripedhyena"),
-        };
-        Self { what, free }
+/// A family that holds all systems, for layers that hold those of a class.
+fn free_family(class: SystemClass) -> &'static str {
+    match class {
+        SystemClass::RealPoles => "s4d",
+        SystemClass::RealInputs => "lru",
+        SystemClass::Multiples => "stripedhyena",
+        _ => "s5",
     }
 }
 
@@ -388,7 +363,8 @@ fn calibrated(
 ) -> anyhow::Result<Work> {
     arguments.check_model(&checkpoint.model)?;
     if arguments.target.is_set() {
-        require_free_poles(checkpoint)?;
+        let checked = Sizes::check(&checkpoint.model);
+        checked.map_err(|error| anyhow!("{error} (--order or --budget)"))?;
     }
     let settings = settings(arguments, checkpoint)?;
     let ways = &arguments.ways;

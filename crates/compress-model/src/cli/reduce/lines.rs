@@ -11,7 +11,7 @@ use hankelite_control::SystemClass;
 use crate::cli::common::{grouped, quoted, short, wrote};
 use crate::cli::printer::Printer;
 use crate::cli::reduce::storage::{WrittenImage, show_kept};
-use crate::cli::reduce::{Document, Held, folder};
+use crate::cli::reduce::{Document, folder, free_family};
 use crate::cli::report::percent;
 
 pub(super) fn show(document: &Document<'_>, printer: &Printer) -> anyhow::Result<()> {
@@ -151,8 +151,8 @@ fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
         .iter()
         .map(|layer| layer.relative_kernel_error);
     let worst = errors.fold(0.0, f64::max);
-    // What does not decay is not calibrated.
-    let calibrates = |plan: &&Plan| worst > LARGE && !(plan.unstable() && document.class.is_some());
+    // What does not decay is calibrated for oscillators alone.
+    let calibrates = |plan: &&Plan| worst > LARGE && (document.class.is_some() || !plan.unstable());
     let Some(plan) = document.plan.filter(calibrates) else {
         return;
     };
@@ -207,9 +207,9 @@ fn show_cost_of_layout(document: &Document<'_>, printer: &Printer) -> anyhow::Re
         percent(free),
     ))?;
     if both.any(|(held, free, _)| held > SMALL && held > WORSE * free) {
-        let Held { what, free } = Held::of(class);
+        let free = free_family(class);
         let text = format!(
-            "the layout of {} holds {what} only; `compress-model convert {} FILE --to {free}` writes one that \
+            "the layout of {} holds {class} only; `compress-model convert {} FILE --to {free}` writes one that \
              holds all poles, which the original code does not load",
             document.family,
             quoted(&document.checkpoint),

@@ -1,12 +1,12 @@
 //! Inner products of exponentials: over all time, over some steps, or for an input.
 
-use nalgebra::{DMatrix, DVector};
+use nalgebra::DMatrix;
 use num_complex::Complex64;
 
 use crate::control::InputWeight;
 use crate::control::metric::white_noise;
 use crate::control::products::Pole;
-use crate::linalg::expm1;
+use crate::linalg::{expm1, multiply};
 
 /// How kernels are compared.
 #[derive(Debug, Clone)]
@@ -17,15 +17,16 @@ pub(super) enum Measure {
     Input(InputMeasure),
 }
 
-/// The mean square of the output error for inputs that all have one spectrum and are not correlated, with
-/// a little white noise over all time.
+/// The mean square of the output error for inputs that all have one spectrum, with a little white noise.
 #[derive(Debug, Clone)]
 pub(super) struct InputMeasure {
     pub(super) weight: InputWeight,
-    /// The power of each input, relative to the weight.
-    pub(super) powers: DVector<f64>,
+    /// Powers and correlations of the inputs at one step, relative to the weight.
+    pub(super) covariance: DMatrix<f64>,
     /// Whether the feedthrough is fitted too.
     pub(super) feedthrough: bool,
+    /// Whether kernels end with the steps of the weight, as they have to where modes do not decay.
+    pub(super) ends: bool,
 }
 
 /// M(s) = Σ_{l < L} e^{sl} and M′(s) = Σ l e^{sl}.
@@ -70,13 +71,10 @@ fn pairs<T>(
 impl Measure {
     /// Of a kernel's rows of inputs, what each input counts.
     pub(super) fn weighed(&self, input: &DMatrix<Complex64>) -> DMatrix<Complex64> {
-        let mut weighed = input.clone();
-        if let Measure::Input(own) = self {
-            for (mut column, power) in weighed.column_iter_mut().zip(&own.powers) {
-                column *= Complex64::from(*power);
-            }
+        match self {
+            Measure::Input(own) => multiply(input, &own.covariance.map(Complex64::from)),
+            Measure::Steps(_) => input.clone(),
         }
-        weighed
     }
 
     /// Whether the feedthrough is fitted too.
@@ -104,6 +102,7 @@ impl Measure {
                     [first, (shift + 1.0) * first * first]
                 })
             }
+            Measure::Input(own) if own.ends => own.sums_of_steps(left, right),
             Measure::Input(own) => {
                 let products = own.weight.products();
                 let noise = white_noise(&own.weight);
@@ -115,6 +114,49 @@ impl Measure {
                 })
             }
         }
+    }
+}
+
+impl InputMeasure {
+    /// [`Measure::sums`] as sums over the steps of the weight.
+    fn sums_of_steps(
+        &self,
+        left: &[Complex64],
+        right: &[Complex64],
+    ) -> [[DMatrix<Complex64>; 2]; 2] {
+        let length = self.weight.length();
+        let signals = DMatrix::from_fn(left.len(), length, |n, l| (left[n] * l as f64).exp());
+        // With the signals by the weight, and with their derivatives.
+        [0, 1].map(|order| {
+            let mut weighed = DMatrix::zeros(length, right.len());
+            for (mut column, &w) in weighed.column_iter_mut().zip(right) {
+                column.copy_from_slice(&self.applied(w, order));
+            }
+            [
+                multiply(&signals, &weighed),
+                multiply(&signals, &weighed.map(|x| x.conj())),
+            ]
+        })
+    }
+
+    /// (M + ω I) l^p e^{wl}.
+    fn applied(&self, w: Complex64, order: i32) -> Vec<Complex64> {
+        let length = self.weight.length();
+        let steps = (0..length).map(|l| (l as f64).powi(order) * (w * l as f64).exp());
+        let signal: Vec<Complex64> = steps.collect();
+        let noise = white_noise(&self.weight).power;
+        let [re, im] = [|x: &Complex64| x.re, |x: &Complex64| x.im].map(|part| {
+            self.weight
+                .applied(&signal.iter().map(part).collect::<Vec<_>>())
+        });
+        let weighed = re
+            .into_iter()
+            .zip(im)
+            .map(|(re, im)| Complex64::new(re, im));
+        weighed
+            .zip(&signal)
+            .map(|(x, own)| x + noise * own)
+            .collect()
     }
 }
 

@@ -5,7 +5,9 @@ mod descent;
 mod measure;
 mod signals;
 
-use nalgebra::{DMatrix, DVector};
+use std::fmt;
+
+use nalgebra::DMatrix;
 
 use crate::control::in_class::classes::Numbers;
 use crate::control::in_class::descent::{Reached, descend};
@@ -38,6 +40,18 @@ pub enum SystemClass {
     Multiples,
     /// One input; positive real poles and real residues.
     RealPoles,
+}
+
+impl fmt::Display for SystemClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SystemClass::Cosines => "cosines without a phase",
+            SystemClass::RealInputs => "real input weights",
+            SystemClass::Oscillators(_) => "oscillators",
+            SystemClass::Multiples => "angles that are multiples of one",
+            SystemClass::RealPoles => "positive real poles",
+        })
+    }
 }
 
 /// Where the poles of oscillators lie.
@@ -137,9 +151,9 @@ pub fn h2_in_class(
 pub struct ClassInput<'a> {
     /// The spectrum of all inputs, or the moments of one.
     pub weight: &'a InputWeight,
-    /// The power of each input, relative to the weight: one number for each, at least 0. Inputs count as
-    /// uncorrelated with one another.
-    pub powers: &'a [f64],
+    /// Powers and correlations of the inputs at one step, relative to the weight: m × m, symmetric, with no
+    /// negative eigenvalue.
+    pub covariance: &'a DMatrix<f64>,
     /// Whether the feedthrough of a system with one input is fitted too.
     pub feedthrough: bool,
 }
@@ -168,20 +182,20 @@ pub struct WeightedInClass {
 /// modes as a given system of the class has, e.g. that of the least H2 error. That is one of the starts.
 ///
 /// ```text
-/// ⟨k, k'⟩ = Σ_h p_h Σ_{i,j<L} k_h[i] k'_h[j] M_ij + ω Σ_l k_h[l] k'_h[l]
+/// ⟨k, k'⟩ = Σ_{g,h} Γ_gh (Σ_{i,j<L} k_g[i] k'_h[j] M_ij + ω Σ_l k_g[l] k'_h[l])
 /// ```
 ///
-/// with M of [`InputWeight`], the powers p and white noise of a fiftieth of the input's amplitude, so that
-/// nothing rings on behind the last step. Where the feedthrough is fitted a sample at step 0 is one signal
+/// with M of [`InputWeight`], the covariance Γ and white noise of a fiftieth of the input's amplitude, so that
+/// nothing rings on behind the last step. Kernels of modes that do not decay end with that step. Where the feedthrough is fitted a sample at step 0 is one signal
 /// more.
 ///
 /// Cost of a step O(n k) products of exponentials, and O(L) for each signal.
 ///
 /// # Errors
-/// As [`h2_in_class`] without a horizon.
+/// As [`h2_in_class`] with a horizon of L steps.
 ///
 /// # Panics
-/// Unless there is one power for each input.
+/// Unless the covariance is that of the inputs.
 ///
 /// ```
 /// use hankelite_control::num_complex::Complex64;
@@ -195,8 +209,8 @@ pub struct WeightedInClass {
 /// let full = DiagonalSystem::siso(Time::Discrete { step: 1.0 }, exponents, &residues, 0.0)?;
 /// let white = h2_in_class(&full, SystemClass::Cosines, 1, None)?.system;
 /// let weight = InputWeight::white(64);
-/// let (powers, feedthrough) = (&[1.0][..], true);
-/// let input = ClassInput { weight: &weight, powers, feedthrough };
+/// let covariance = &nalgebra::DMatrix::identity(1, 1);
+/// let input = ClassInput { weight: &weight, covariance, feedthrough: true };
 /// let found = weighted_in_class(&full, &white, SystemClass::Cosines, input)?;
 /// assert!(found.error <= found.before);
 /// # Ok::<(), hankelite_control::ControlError>(())
@@ -207,13 +221,14 @@ pub fn weighted_in_class(
     class: SystemClass,
     input: ClassInput<'_>,
 ) -> Result<WeightedInClass, ControlError> {
-    let step = checked(full, class, start.order(), None)?;
+    let step = checked(full, class, start.order(), Some(input.weight.length()))?;
     let inputs = full.input().ncols();
-    assert_eq!(input.powers.len(), inputs, "one power for each input");
+    assert_eq!(input.covariance.shape(), (inputs, inputs), "of the inputs");
     let measure = InputMeasure {
         weight: input.weight.clone(),
-        powers: DVector::from_column_slice(input.powers),
+        covariance: input.covariance.clone(),
         feedthrough: input.feedthrough && inputs == 1,
+        ends: !full.is_stable(),
     };
     let target = Target::new(full, Measure::Input(measure));
     let mut starts = Numbers::starts(full, class, start.order() / class.modes(), &target);
@@ -390,8 +405,12 @@ mod tests {
         let inputs = system.input().ncols();
         InputMeasure {
             weight: weight.clone(),
-            powers: DVector::from_fn(inputs, |h, _| 1.0 / (1.0 + h as f64)),
+            // Of a half, a third, … and the sum of all.
+            covariance: DMatrix::from_fn(inputs, inputs, |g, h| {
+                0.4 + if g == h { 1.0 / (2.0 + h as f64) } else { 0.0 }
+            }),
             feedthrough: inputs == 1,
+            ends: !system.is_stable(),
         }
     }
 
@@ -471,20 +490,28 @@ mod tests {
         reduced: &DiagonalSystem,
         input: &InputMeasure,
     ) -> f64 {
-        let [a, b] = [full, reduced].map(|system| kernel(system, 6000));
+        let length = if input.ends {
+            input.weight.length()
+        } else {
+            6000
+        };
+        let [a, b] = [full, reduced].map(|system| kernel(system, length));
         let extra = reduced.feedthrough() - full.feedthrough();
         let noise = white_noise(&input.weight).power;
         let (outputs, inputs) = extra.shape();
+        // By the square root of the covariance inputs are uncorrelated.
+        let eigen = input.covariance.clone().symmetric_eigen();
+        let apart = |matrix: &DMatrix<f64>| matrix * &eigen.eigenvectors;
+        let pairs = a.iter().zip(&b).enumerate();
+        let errors: Vec<DMatrix<f64>> = pairs
+            .map(|(l, (a, b))| apart(&(b - a + &extra * if l == 0 { 1.0 } else { 0.0 })))
+            .collect();
         let mut sum = 0.0;
         for (i, h) in (0..outputs).flat_map(|i| (0..inputs).map(move |h| (i, h))) {
-            let mut error: Vec<f64> = a
-                .iter()
-                .zip(&b)
-                .map(|(a, b)| b[(i, h)] - a[(i, h)])
-                .collect();
-            error[0] += extra[(i, h)];
+            let error: Vec<f64> = errors.iter().map(|error| error[(i, h)]).collect();
             let white: f64 = error.iter().map(|e| e * e).sum();
-            sum += input.powers[h] * (input.weight.norm(&error).powi(2) + noise * white);
+            let power = eigen.eigenvalues[h];
+            sum += power * (input.weight.norm(&error).powi(2) + noise * white);
         }
         sum
     }
@@ -492,16 +519,13 @@ mod tests {
     #[test]
     fn errors_for_an_input_are_those_of_the_sums_and_below_those_for_white_noise() {
         for (class, full, horizon) in samples() {
-            if horizon.is_some() {
-                continue;
-            }
             let order = 2 * class.modes();
-            let white = h2_in_class(&full, class, order, None).unwrap().system;
+            let white = h2_in_class(&full, class, order, horizon).unwrap().system;
             for weight in weights() {
                 let measure = measure(&weight, &full);
                 let input = ClassInput {
                     weight: &weight,
-                    powers: measure.powers.as_slice(),
+                    covariance: &measure.covariance,
                     feedthrough: true,
                 };
                 let found = weighted_in_class(&full, &white, class, input).unwrap();
