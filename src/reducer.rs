@@ -6,7 +6,7 @@ use crate::calibrate::{
     CalibrateError, CalibratedReduction, Calibration, CalibrationRun, Choice, Settings, TargetSize,
     WeightChoice,
 };
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Samples};
 use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule, TimeBase, reduce_observed};
 use crate::infer::{Answers, Network, Path};
 use crate::model::{Model, Sequence};
@@ -21,12 +21,13 @@ use crate::target::{
 pub struct Suited {
     /// What the file can hold where it cannot hold all systems, else balanced truncation.
     pub method: Method,
-    /// Continuous where the network runs its layers at any step, else discrete.
+    /// Continuous where the network runs its layers at any step, with impulses where its samples are
+    /// such, else discrete.
     pub time: TimeBase,
 }
 
 impl Suited {
-    /// To a checkpoint ([`Checkpoint::system_class`], [`Checkpoint::runs_at_any_step`]).
+    /// To a checkpoint ([`Checkpoint::system_class`], [`Checkpoint::at_any_step`]).
     pub fn to(checkpoint: &Checkpoint) -> Self {
         Self {
             method: match checkpoint.system_class() {
@@ -34,9 +35,10 @@ impl Suited {
                 Some(_) => Method::InLayout,
                 None => Method::Balanced,
             },
-            time: match checkpoint.runs_at_any_step() {
-                true => TimeBase::Continuous,
-                false => TimeBase::Discrete,
+            time: match checkpoint.at_any_step() {
+                Some(Samples::Held) => TimeBase::Continuous,
+                Some(Samples::Impulses) => TimeBase::Impulses,
+                None => TimeBase::Discrete,
             },
         }
     }

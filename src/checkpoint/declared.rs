@@ -190,6 +190,17 @@ pub enum Discretisation {
     Ex,
     /// An impulse in each sample.
     Dirac,
+    /// An impulse in each sample of what a zero-order hold gives over one step (Event-SSM).
+    Async,
+}
+
+/// What the input of a layer in continuous time is between its samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Samples {
+    /// Held from sample to sample.
+    Held,
+    /// Zero: a sample is an impulse.
+    Impulses,
 }
 
 impl Discretisation {
@@ -204,6 +215,7 @@ impl Discretisation {
             Discretisation::Imex2 => "imex2",
             Discretisation::Ex => "ex",
             Discretisation::Dirac => "dirac",
+            Discretisation::Async => "async",
         }
     }
 }

@@ -36,7 +36,9 @@ use std::sync::Arc;
 
 pub use convert::Family;
 use declared::Metadata;
-pub use declared::{Declared, Discretisation, DssVersion, Gelu, HalfGate, NoPartName, PartName};
+pub use declared::{
+    Declared, Discretisation, DssVersion, Gelu, HalfGate, NoPartName, PartName, Samples,
+};
 pub use encode::{EncodedCheckpoint, Written, write};
 pub use encoded_layer::KeptLayer;
 pub use error::{CheckpointError, Fault};
@@ -485,11 +487,12 @@ impl Checkpoint {
         self.model.blocks().iter().find_map(Block::class)
     }
 
-    /// Whether the network runs its layers at other steps than those of the file, as FlowState does
-    /// (`scale_factor`): a reduction in continuous time suits all of them.
-    pub fn runs_at_any_step(&self) -> bool {
+    /// Where the network runs its layers at other steps than those of the file, as FlowState
+    /// (`scale_factor`) and Event-SSM (times between events) do, what their input is: a reduction in
+    /// continuous time suits all steps. Else `None`.
+    pub fn at_any_step(&self) -> Option<Samples> {
         let mut layers = self.encoding.structure.layers.iter();
-        layers.any(|layout| layout.runs_at_any_step())
+        layers.find_map(|layout| layout.at_any_step())
     }
 
     /// The least and the largest step Δ of a layer whose modes have steps of their own in the file;

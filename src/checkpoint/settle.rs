@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::checkpoint::declared::{Declared, Discretisation, DssVersion};
 use crate::checkpoint::error::Fault;
-use crate::checkpoint::layout::{Found, Kind, Transform, Version};
+use crate::checkpoint::layout::{Found, Kind, Transform, Version, is_of_events};
 use crate::model::{Placement, Pooling};
 
 /// The settings of a training run, by dotted names.
@@ -221,7 +221,13 @@ impl<'a> Settling<'a> {
                 d,
                 Discretisation::Zoh | Discretisation::Bilinear | Discretisation::Dss
             ),
-            Kind::S5 { .. } => matches!(d, Discretisation::Zoh | Discretisation::Bilinear),
+            // Impulses are those of Event-SSM, which has no bilinear form.
+            Kind::S5 { torch } => match d {
+                Discretisation::Zoh => true,
+                Discretisation::Bilinear => !is_of_events(&layer.place),
+                Discretisation::Async | Discretisation::Dirac => !torch,
+                _ => false,
+            },
             Kind::LinOss => OSCILLATORS.contains(d),
             Kind::Lrnnx => matches!(
                 d,
@@ -460,12 +466,16 @@ impl<'a> Settling<'a> {
     }
 
     /// Layers of Event-SSM have the tensors of S5, and steps of their own.
-    fn steps_of_events(&self, layer: &Found) -> Result<(), Fault> {
-        match is_of_events(&layer.place) && self.declared.discretisation.is_none() {
+    fn steps_of_events(&mut self, layer: &Found) -> Result<(), Fault> {
+        let known = self.declared.discretisation;
+        let known: Option<Discretisation> =
+            known.or_else(|| self.setting(&["discretization", "discretisation"]));
+        match is_of_events(&layer.place) && known.is_none() {
             true => Err(Fault::Undeclared {
                 what: "how far apart events are",
                 needed_for: "a layer of Event-SSM, whose steps are the times between events",
-                hint: "declare --discretisation zoh to read it with events one step apart",
+                hint: "declare --discretisation async, dirac or zoh, as the network was trained; its \
+                       kernels are those of events one step apart, and it is reduced in continuous time",
             }),
             false => Ok(()),
         }
@@ -519,16 +529,6 @@ const OSCILLATORS: [Discretisation; 4] = [
     Discretisation::Imex2,
     Discretisation::Ex,
 ];
-
-/// Whether a layer of S5 stands where Event-SSM has it: `stages_0/SequenceLayer_0/`.
-fn is_of_events(place: &str) -> bool {
-    let mut parts = place.split(['.', '/']);
-    let in_stage = parts.any(|part| part.starts_with("stages_"));
-    in_stage
-        && parts
-            .next()
-            .is_some_and(|part| part.starts_with("SequenceLayer_"))
-}
 
 /// Key and value of the mode of the full repository's decoder. Layers have a `mode` of their own.
 pub(super) fn decoder_mode(settings: &Settings) -> Option<(&str, &str)> {

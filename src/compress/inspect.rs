@@ -124,10 +124,7 @@ fn inspect_channel(
     realisation: Realisation,
 ) -> Result<ChannelSpectrum, ControlError> {
     let (values, rotations) = if system.is_stable() {
-        let base = match time {
-            TimeBase::Discrete => system.clone(),
-            TimeBase::Continuous => system.undo_zoh()?,
-        };
+        let base = time.of(system)?;
         let hankel = hankel_values(base.stable()?, realisation)?;
         (hankel.values().to_vec(), hankel.rotations())
     } else {

@@ -1,6 +1,6 @@
 //! The settings of a reduction, checked.
 
-use hankelite_control::Realisation;
+use hankelite_control::{DiagonalSystem, Realisation, SystemError, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
@@ -51,8 +51,43 @@ pub enum Method {
 pub enum TimeBase {
     /// As the network runs: what lies beyond the Nyquist frequency costs no states.
     Discrete,
-    /// Before discretisation, as in the paper.
+    /// Before discretisation, as in the paper: the input is held from sample to sample.
     Continuous,
+    /// Before discretisation, each sample an impulse, as for events at any times.
+    Impulses,
+}
+
+impl TimeBase {
+    /// A discrete system in this time base.
+    pub(super) fn of(self, system: &DiagonalSystem) -> Result<DiagonalSystem, SystemError> {
+        match self {
+            TimeBase::Discrete => Ok(system.clone()),
+            TimeBase::Continuous => system.undo_zoh(),
+            TimeBase::Impulses => system.undo_impulses(),
+        }
+    }
+
+    /// A system of this time base with the step of a discrete one.
+    pub(super) fn sampled(
+        self,
+        system: DiagonalSystem,
+        as_of: &DiagonalSystem,
+    ) -> Result<DiagonalSystem, SystemError> {
+        match (self, as_of.time()) {
+            (TimeBase::Continuous, Time::Discrete { step }) => system.zoh(step),
+            (TimeBase::Impulses, Time::Discrete { step }) => system.impulses(step),
+            _ => Ok(system),
+        }
+    }
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            TimeBase::Discrete => "discrete",
+            TimeBase::Continuous => "continuous",
+            TimeBase::Impulses => "impulses",
+        }
+    }
 }
 
 /// Which realisation is balanced.
@@ -253,13 +288,13 @@ impl Plan {
         if self.share_poles && (self.method != Method::Balanced || self.unstable) {
             return Err(PlanError::SharedNeedsBalanced);
         }
-        if self.method == Method::Horizon && self.time == TimeBase::Continuous {
+        if self.method == Method::Horizon && self.time != TimeBase::Discrete {
             return Err(PlanError::HorizonNeedsSteps);
         }
-        if self.method == Method::RealPoles && self.time == TimeBase::Continuous {
+        if self.method == Method::RealPoles && self.time != TimeBase::Discrete {
             return Err(PlanError::RealPolesNeedSteps);
         }
-        if self.method == Method::InLayout && self.time == TimeBase::Continuous {
+        if self.method == Method::InLayout && self.time != TimeBase::Discrete {
             return Err(PlanError::InLayoutNeedsSteps);
         }
         Ok(self)

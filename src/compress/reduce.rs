@@ -2,7 +2,7 @@
 
 use hankelite_control::{
     ControlError, DiagonalSystem, HorizonMethod, ModalScore, Realisation, Reduced, SystemClass,
-    Time, h2_refine, hinf_error, modal_scores, modal_truncation, reduce_over_horizon,
+    h2_refine, hinf_error, modal_scores, modal_truncation, reduce_over_horizon,
 };
 use nalgebra::DMatrix;
 use rayon::prelude::*;
@@ -12,7 +12,7 @@ use crate::compress::class::within_class;
 use crate::compress::cut::{Cutter, horizon_values};
 use crate::compress::distance::{feedthrough_change, response_error};
 use crate::compress::share::reduce_shared;
-use crate::compress::{ChannelRecord, CompressError, LayerRecord, Method, Plan, Rule, TimeBase};
+use crate::compress::{ChannelRecord, CompressError, LayerRecord, Method, Plan, Rule};
 use crate::model::{Block, Model};
 use crate::progress::{ProgressSink, Stage, in_order};
 
@@ -310,14 +310,6 @@ fn candidates(
         .collect()
 }
 
-/// The system in the time base of the plan.
-fn in_time_base(system: &DiagonalSystem, time: TimeBase) -> Result<DiagonalSystem, ControlError> {
-    Ok(match time {
-        TimeBase::Discrete => system.clone(),
-        TimeBase::Continuous => system.undo_zoh()?,
-    })
-}
-
 fn modal(
     system: &DiagonalSystem,
     plan: &Plan,
@@ -326,7 +318,7 @@ fn modal(
     let Rule::Order(order) = plan.rule() else {
         unreachable!("a plan has no other rule with modal truncation");
     };
-    let base = in_time_base(system, plan.time())?;
+    let base = plan.time().of(system)?;
     let kept = modal_truncation(base.stable()?, order, score)?;
     // Those that go are summed: beside a mode that hardly decays a difference has no digits.
     let ranks = modal_scores(base.stable()?, score)?;
@@ -335,18 +327,8 @@ fn modal(
     ranking.sort_by(|&i, &j| ranks[j].total_cmp(&ranks[i]));
     Ok(Candidate {
         error_bound: ranking[order..].iter().fold(0.0, |sum, &i| sum + peaks[i]),
-        ..Candidate::whole(&back_to_discrete(kept, system)?, None)
+        ..Candidate::whole(&plan.time().sampled(kept, system)?, None)
     })
-}
-
-fn back_to_discrete(
-    reduced: DiagonalSystem,
-    full: &DiagonalSystem,
-) -> Result<DiagonalSystem, ControlError> {
-    match (reduced.time(), full.time()) {
-        (Time::Continuous, Time::Discrete { step }) => Ok(reduced.zoh(step)?),
-        _ => Ok(reduced),
-    }
 }
 
 fn balanced(
@@ -355,7 +337,7 @@ fn balanced(
     realisation: Realisation,
     holds_feedthrough: bool,
 ) -> Result<Candidate, ControlError> {
-    let base = in_time_base(system, plan.time())?;
+    let base = plan.time().of(system)?;
     let cutter = Cutter::new(&base, plan.method(), realisation, plan.kernel_length())?;
     let hankel = cutter.hankel();
     let (requested, slots) = match plan.rule() {
@@ -399,7 +381,7 @@ fn balanced(
         let note = "the feedthrough D changes with the poles; it is written with them";
         candidate.notes.push(note.into());
     }
-    candidate.system = back_to_discrete(candidate.system, system)?;
+    candidate.system = plan.time().sampled(candidate.system, system)?;
     Ok(candidate)
 }
 

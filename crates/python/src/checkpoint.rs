@@ -160,11 +160,12 @@ impl Checkpoint {
     fn inspect<'py>(
         &self,
         py: Python<'py>,
-        time: &str,
+        time: Option<&str>,
         realisation: &str,
         progress: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Vec<SpectrumOut<'py>>> {
-        let time: TimeBase = parse(time)?;
+        let time: Option<TimeBase> = time.map(parse).transpose()?;
+        let time = time.unwrap_or(Suited::to(&self.0).time);
         let realisation: Realisation = parse(realisation)?;
         let model = &self.0.model;
         let spectra = watched(py, progress.as_ref(), |observer| {

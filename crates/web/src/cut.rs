@@ -10,7 +10,7 @@ use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::{Storage, StorageChoice};
 use hankelite::target::Size;
-use hankelite::{ProgressSink, Reducer, Suited, TimeBase};
+use hankelite::{ProgressSink, Reducer, Suited};
 use serde::Deserialize;
 
 use crate::given::{Given, listed, steps};
@@ -123,10 +123,7 @@ impl Session {
     fn balanced(&self, request: &Request, sink: &dyn ProgressSink) -> Result<Smaller, Fault> {
         let suited = Suited::to(&self.checkpoint);
         let reduced = reduce_observed(&self.checkpoint.model, &self.plan(request)?, sink)?;
-        let time = match suited.time {
-            TimeBase::Continuous => "continuous",
-            _ => "discrete",
-        };
+        let time = suited.time.name();
         let method = serde_json::to_value(suited.method)?;
         let method = method.as_str().unwrap_or_default();
         let method = format!("{method}, {time} time, real system");

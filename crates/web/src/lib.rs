@@ -91,7 +91,7 @@ pub const CHOICES: [(&str, &[&str]); 13] = [
     (
         "discretisation",
         &[
-            "zoh", "bilinear", "dss", "im", "imex", "imex2", "ex", "dirac",
+            "zoh", "bilinear", "dss", "im", "imex", "imex2", "ex", "dirac", "async",
         ],
     ),
     ("dss_version", &DSS_VERSIONS),

@@ -44,10 +44,12 @@ pub(super) use lru::REAL_POLE_ANGLE;
 pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
+pub(super) use s5::is_of_events;
 pub(super) use sizes::SizeKeys;
 pub use table::{layout_table, listed_models};
 pub use transform::Transform;
 
+use crate::checkpoint::declared::Samples;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensors::Tensors;
 use crate::model::Block;
@@ -135,9 +137,9 @@ pub(super) trait Layout: Debug + Send + Sync {
         None
     }
 
-    /// Whether the network runs its layers at other steps than those of the file.
-    fn runs_at_any_step(&self) -> bool {
-        false
+    /// Where the network runs its layers at other steps than those of the file, what their input is.
+    fn at_any_step(&self) -> Option<Samples> {
+        None
     }
 
     /// The steps Δ of the modes, where each mode has its own; else those of the systems are all.

@@ -5,12 +5,14 @@
 //! Δ_n = e^{log_step_n}    λ = Lambda_re + i Lambda_im, or Lambda; min(Re λ, −1e-4) with clip_eigs
 //! zoh       a = e^{λΔ}                   B̄ = (e^{λΔ} − 1)/λ · B
 //! bilinear  a = (1 + λΔ/2)/(1 − λΔ/2)    B̄ = Δ/(1 − λΔ/2) · B
+//! dirac     a = e^{λΔ}                   B̄ = B
 //! x_k = a x_{k−1} + B̄ u_k,   y_k = s Re(C x_k) + D ∘ u_k,   s = 2 where half of each pair is stored
 //! ```
 //!
-//! Event-SSM (Efficient-Scalable-Machine-Learning/event-ssm, `event_ssm/ssm.py`) has layers with more
-//! outputs than inputs, B (P, inputs, 2) and C (outputs, P, 2): their D is a matrix (outputs, inputs), and
-//! the output has D u_k.
+//! Event-SSM (Efficient-Scalable-Machine-Learning/event-ssm, `event_ssm/ssm.py`) runs at the times δ_k
+//! between events, here 1: a = e^{λΔδ_k}, and B̄ with δ_k too (zoh), or without (async, dirac): then a
+//! sample is an impulse. Its layers may have other outputs than inputs, B (P, inputs, 2) and
+//! C (outputs, P, 2): their D is a matrix (outputs, inputs), and the output has D u_k.
 //!
 //! s5-pytorch may store B and C as products, B = BP BHᵀ and C = CHᵀ CP of rank k. They are read as what
 //! they stand for, and written as that: no reduction keeps the rank.
@@ -24,7 +26,7 @@ use hankelite_control::{DiagonalSystem, Time, from_bilinear, to_bilinear, zoh_ga
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::checkpoint::declared::{Declared, Discretisation};
+use crate::checkpoint::declared::{Declared, Discretisation, Samples};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Dynamics, Encoded, Layout, Unfolded, bank, not_representable};
 use crate::checkpoint::tensors::{Tensors, interleave};
@@ -37,6 +39,16 @@ const WITHIN_CLIP: f64 = 1.0 + 1e-6;
 
 /// The factors of B and C, where they are stored as products.
 const FACTORS: [&str; 4] = ["BH", "BP", "CH", "CP"];
+
+/// Whether a layer of S5 stands where Event-SSM has it: `stages_0/SequenceLayer_0/`.
+pub(in crate::checkpoint) fn is_of_events(place: &str) -> bool {
+    let mut parts = place.split(['.', '/']);
+    let in_stage = parts.any(|part| part.starts_with("stages_"));
+    in_stage
+        && parts
+            .next()
+            .is_some_and(|part| part.starts_with("SequenceLayer_"))
+}
 
 /// One layer.
 #[derive(Debug, Clone)]
@@ -79,9 +91,10 @@ impl S5 {
     /// Exponent times step, and the factor of B.
     fn discretised(&self, lambda: Complex64, step: f64) -> (Complex64, Complex64) {
         let z = lambda * step;
-        match self.bilinear() {
-            true => (from_bilinear(z), step / (1.0 - 0.5 * z)),
-            false => (z, zoh_gain(lambda, step)),
+        match self.settled.discretisation {
+            Some(Discretisation::Bilinear) => (from_bilinear(z), step / (1.0 - 0.5 * z)),
+            Some(Discretisation::Dirac) => (z, Complex64::ONE),
+            _ => (z, zoh_gain(lambda, step)),
         }
     }
 
@@ -246,6 +259,13 @@ impl Layout for S5 {
 
     fn family(&self) -> &'static str {
         if self.torch { "S5 (torch)" } else { "S5" }
+    }
+
+    fn at_any_step(&self) -> Option<Samples> {
+        match self.settled.discretisation {
+            Some(Discretisation::Async | Discretisation::Dirac) => Some(Samples::Impulses),
+            _ => is_of_events(&self.place).then_some(Samples::Held),
+        }
     }
 
     fn steps_of_modes(&self, tensors: &Tensors<'_>) -> Result<Option<Vec<f64>>, Fault> {

@@ -138,7 +138,7 @@ const S5: Row = Row {
     tensors: "`Lambda_re`, `Lambda_im` (P), `B` (P, H, 2), `C` (H, P, 2) or (H, 2P, 2) or `C1`, \
               `C2`, `D` (H), `log_step` (P, 1); in Event-SSM `B` (P, inputs, 2), `C` (outputs, P, 2), `D` \
               (outputs, inputs)",
-    open: "discretisation (zoh), conj_sym (true), clip_eigs (false)",
+    open: "discretisation (zoh; Event-SSM **async, dirac or zoh**), conj_sym (true), clip_eigs (false)",
     written: "P; one step for all modes",
 };
 

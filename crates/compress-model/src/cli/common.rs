@@ -34,8 +34,8 @@ pub(super) struct Declarations {
     /// over L steps [default: 1024].
     #[arg(hide_short_help = true, long, value_name = "L", value_parser = positive)]
     length: Option<usize>,
-    /// How a layer of state-spaces/s4, S5 or LinOSS is discretised [default: that of its class; LinOSS
-    /// and S5 of lrnnx have none].
+    /// How a layer of state-spaces/s4, S5 or LinOSS is discretised [default: that of its class; LinOSS,
+    /// Event-SSM and S5 of lrnnx have none].
     #[arg(hide_short_help = true, long, alias = "discretization", value_parser = words::<Discretisation>(DISCRETISATIONS))]
     discretisation: Option<Discretisation>,
     /// What the steps `inv_dt` of state-spaces/s4 v4 go through; no default.
@@ -114,8 +114,8 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
-const DISCRETISATIONS: [&str; 8] = [
-    "zoh", "bilinear", "dss", "im", "imex", "imex2", "ex", "dirac",
+const DISCRETISATIONS: [&str; 9] = [
+    "zoh", "bilinear", "dss", "im", "imex", "imex2", "ex", "dirac", "async",
 ];
 const DSS_VERSIONS: [&str; 6] = [
     "softmax",
@@ -194,9 +194,16 @@ pub(super) const PARTS: [Word; 3] = [
 pub(super) const SPLITS: [&str; 3] = ["train", "validation", "test"];
 
 /// Of [`TimeBase`](hankelite::compress::TimeBase).
-pub(super) const TIME_BASES: [Word; 2] = [
+pub(super) const TIME_BASES: [Word; 3] = [
     word("discrete", "As the network runs"),
-    word("continuous", "Before discretisation"),
+    word(
+        "continuous",
+        "Before discretisation, the input held from sample to sample",
+    ),
+    word(
+        "impulses",
+        "Before discretisation, each sample an impulse (events)",
+    ),
 ];
 
 pub(super) fn positive(text: &str) -> Result<usize, String> {

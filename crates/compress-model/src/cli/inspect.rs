@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
+use hankelite::Suited;
 use hankelite::calibrate::step_statistics;
 use hankelite::checkpoint::{Checkpoint, Declared, Provenance};
 use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
@@ -34,9 +35,10 @@ Examples:
 pub(super) struct Arguments {
     #[command(flatten)]
     input: Input,
-    /// The time base whose Hankel singular values are shown.
-    #[arg(hide_short_help = true, long, default_value = "discrete", value_parser = words::<TimeBase>(TIME_BASES))]
-    time: TimeBase,
+    /// The time base whose Hankel singular values are shown [default: discrete; for layers that run at
+    /// any step continuous, or impulses].
+    #[arg(hide_short_help = true, long, value_parser = words::<TimeBase>(TIME_BASES))]
+    time: Option<TimeBase>,
     /// The system whose values are shown: the real one, whose output the network uses, or the
     /// complex
     /// modes as stored.
@@ -99,17 +101,18 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         _ => open_measured(path, &declared, data, printer)?,
     };
     let realisation = arguments.realisation;
+    let time = arguments.time.unwrap_or(Suited::to(&checkpoint).time);
     let mut document = Document {
         checkpoint: path.display().to_string(),
         family: checkpoint.family(),
         parameters: checkpoint.parameters()?,
-        time: arguments.time,
+        time,
         realisation,
         assumptions: checkpoint.assumptions(),
         notes: checkpoint.notes(),
         parts: checkpoint.weight_sets(),
         provenance: checkpoint.provenance(),
-        layers: layers(&checkpoint, arguments.time, realisation, printer)?,
+        layers: layers(&checkpoint, time, realisation, printer)?,
     };
     for (layer, measure) in document.layers.iter_mut().zip(measures) {
         layer.measure = Some(measure);
@@ -321,15 +324,16 @@ fn show_spectrum(
 ) -> anyhow::Result<()> {
     let scaled = scaled(spectrum);
     let time = match document.time {
-        TimeBase::Discrete => "discrete",
-        TimeBase::Continuous => "continuous",
+        TimeBase::Discrete => "discrete time",
+        TimeBase::Continuous => "continuous time",
+        TimeBase::Impulses => "continuous time, samples as impulses",
     };
     let system = match document.realisation {
         Realisation::Real => "real system",
         Realisation::Complex => "complex modes",
     };
     printer.heading(&format!(
-        "{}: Hankel singular values, each over the largest of its channel ({time} time, {system})",
+        "{}: Hankel singular values, each over the largest of its channel ({time}, {system})",
         spectrum.name
     ))?;
     if scaled.is_empty() {

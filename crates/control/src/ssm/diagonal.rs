@@ -259,6 +259,26 @@ impl DiagonalSystem {
     /// # References
     /// Ezoe and Sato, eq. (31) and (32).
     pub fn zoh(&self, step: f64) -> Result<Self, SystemError> {
+        self.sampled(step, |lambda| zoh_gain(lambda, step))
+    }
+
+    /// The system as it is driven by an impulse of area Δ u_k in each step, before its output is taken.
+    ///
+    /// ```text
+    /// a = e^{λΔ},   B̄ = Δ B
+    /// ```
+    ///
+    /// # Errors
+    /// As [`DiagonalSystem::zoh`].
+    pub fn impulses(&self, step: f64) -> Result<Self, SystemError> {
+        self.sampled(step, |_| step.into())
+    }
+
+    fn sampled(
+        &self,
+        step: f64,
+        gain: impl Fn(Complex64) -> Complex64,
+    ) -> Result<Self, SystemError> {
         if self.time != Time::Continuous {
             return Err(SystemError::WrongTime {
                 found: "discrete",
@@ -267,7 +287,7 @@ impl DiagonalSystem {
         }
         let mut input = self.input.clone();
         for (mut row, &lambda) in input.row_iter_mut().zip(&self.exponents) {
-            row *= zoh_gain(lambda, step);
+            row *= gain(lambda);
         }
         Self::new(
             Time::Discrete { step },
@@ -284,6 +304,18 @@ impl DiagonalSystem {
     /// [`SystemError::WrongTime`] for a continuous system; [`SystemError::NotFinite`] where
     /// e^{λΔ} = 1 with λ ≠ 0, which no zero-order hold gives.
     pub fn undo_zoh(&self) -> Result<Self, SystemError> {
+        self.unsampled(zoh_gain)
+    }
+
+    /// The continuous system that [`DiagonalSystem::impulses`] samples as this one.
+    ///
+    /// # Errors
+    /// [`SystemError::WrongTime`] for a continuous system.
+    pub fn undo_impulses(&self) -> Result<Self, SystemError> {
+        self.unsampled(|_, step| step.into())
+    }
+
+    fn unsampled(&self, gain: impl Fn(Complex64, f64) -> Complex64) -> Result<Self, SystemError> {
         let Time::Discrete { step } = self.time else {
             return Err(SystemError::WrongTime {
                 found: "continuous",
@@ -292,7 +324,7 @@ impl DiagonalSystem {
         };
         let mut input = self.input.clone();
         for (mut row, &lambda) in input.row_iter_mut().zip(&self.exponents) {
-            row /= zoh_gain(lambda, step);
+            row /= gain(lambda, step);
         }
         Self::new(
             Time::Continuous,
@@ -388,6 +420,27 @@ mod tests {
         let back = system.zoh(0.01).unwrap().undo_zoh().unwrap();
         assert!((back.input() - system.input()).norm() < 1e-14);
         assert_eq!(back.exponents(), system.exponents());
+    }
+
+    #[test]
+    fn impulses_of_the_area_of_a_step_leave_the_sampled_kernel() {
+        let system = sample(Time::Continuous);
+        let sampled = system.impulses(0.01).unwrap();
+        let wanted = |l: usize| {
+            let modes = system.exponents().iter().zip(system.output().iter());
+            let modes = modes.map(|(&z, &c)| (c * (z * 0.01 * l as f64).exp()).re);
+            0.01 * modes.sum::<f64>() + if l == 0 { 0.25 } else { 0.0 }
+        };
+        let input = system.input().iter().all(|&b| b == Complex64::ONE);
+        assert!(input, "a residue stands in C");
+        for (l, found) in sampled.kernel(50).unwrap().into_iter().enumerate() {
+            let wanted = wanted(l) - if l == 0 { 0.25 } else { 0.0 };
+            assert!((found - wanted).abs() < 1e-14, "{l}: {found} {wanted}");
+        }
+        let back = sampled.undo_impulses().unwrap();
+        assert!((back.input() - system.input()).norm() < 1e-14);
+        assert_eq!(back.time(), Time::Continuous);
+        assert!(back.undo_impulses().is_err() && sampled.impulses(0.01).is_err());
     }
 
     #[test]

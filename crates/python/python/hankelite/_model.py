@@ -487,7 +487,7 @@ def stream(model: Any, **declared: Any) -> Stream:
 def inspect(
     source: Any,
     *,
-    time: str = "discrete",
+    time: Optional[str] = None,
     realisation: str = "real",
     progress: Progress = None,
     **declared: Any,
@@ -496,7 +496,10 @@ def inspect(
 
     Args:
         source: a model in any form that :func:`read` takes.
-        time: ``"discrete"`` (as the network runs) or ``"continuous"`` (before discretisation).
+        time: ``"discrete"`` (as the network runs), ``"continuous"`` (before discretisation, the
+            input held from sample to sample) or ``"impulses"`` (the same, each sample an impulse).
+            By default discrete; for layers that run at any step continuous (FlowState) or impulses
+            (Event-SSM).
         realisation: ``"real"`` (the real output, 2N values) or ``"complex"`` (N).
         progress: ``progress(stage, done, total)``, or True for a bar.
 
@@ -575,8 +578,7 @@ def reduce(
             for layers that hold positive real poles only: Evo 2, MEGA) or ``in-layout`` (the
             default for other layers that cannot hold all systems, such as those of LinOSS).
         time, realisation: what is balanced without statistics, see :func:`inspect`; by default
-            discrete time, continuous for layers that run at any step (FlowState), and the real
-            system. ``realisation="auto"`` takes the better one for each channel.
+            the same, and the real system. ``realisation="auto"`` takes the better one for each channel.
         allocation: with statistics ``model``, ``layer`` or ``channel``.
         importance: with statistics ``auto``, ``equal``, ``root`` or ``gradient``.
         refinement: with statistics ``none``, ``residues`` or ``full``.

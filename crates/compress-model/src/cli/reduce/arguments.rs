@@ -108,8 +108,8 @@ pub(in crate::cli) struct Arguments {
     /// the file with nothing changed but N, at a larger error.
     #[arg(help_heading = "Method without calibration", hide_short_help = true, long, conflicts_with_all = ["calibrate", "time", "realisation"])]
     pub(super) share_poles: bool,
-    /// The time base that is balanced [default: discrete, continuous where the network runs its layers at
-    /// any step]. Continuous balancing spends states on what lies beyond the Nyquist frequency.
+    /// The time base that is balanced [default: discrete; for layers that run at any step continuous, or
+    /// impulses]. Continuous balancing spends states on what lies beyond the Nyquist frequency.
     #[arg(help_heading = "Method without calibration", hide_short_help = true, long, value_parser = words::<TimeBase>(TIME_BASES))]
     pub(super) time: Option<TimeBase>,
     /// The system that is balanced: the real one, whose output the network uses, the complex modes as
