@@ -6,7 +6,7 @@ use crate::calibrate::{
     CalibrateError, CalibratedReduction, Calibration, CalibrationRun, Choice, Settings, TargetSize,
     WeightChoice,
 };
-use crate::checkpoint::{Checkpoint, Samples};
+use crate::checkpoint::{AnyStep, Checkpoint};
 use crate::compress::{CompressError, LayerRecord, Method, Plan, Rule, TimeBase, reduce_observed};
 use crate::infer::{Answers, Network, Path};
 use crate::model::{Model, Sequence};
@@ -36,8 +36,8 @@ impl Suited {
                 None => Method::Balanced,
             },
             time: match checkpoint.at_any_step() {
-                Some(Samples::Held) => TimeBase::Continuous,
-                Some(Samples::Impulses) => TimeBase::Impulses,
+                Some(AnyStep::Held) => TimeBase::Continuous,
+                Some(AnyStep::Impulses) => TimeBase::Impulses,
                 None => TimeBase::Discrete,
             },
         }

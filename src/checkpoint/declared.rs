@@ -196,7 +196,7 @@ pub enum Discretisation {
 
 /// What the input of a layer in continuous time is between its samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Samples {
+pub enum AnyStep {
     /// Held from sample to sample.
     Held,
     /// Zero: a sample is an impulse.

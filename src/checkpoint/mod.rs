@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub use convert::Family;
 use declared::Metadata;
 pub use declared::{
-    Declared, Discretisation, DssVersion, Gelu, HalfGate, NoPartName, PartName, Samples,
+    AnyStep, Declared, Discretisation, DssVersion, Gelu, HalfGate, NoPartName, PartName,
 };
 pub use encode::{EncodedCheckpoint, Written, write};
 pub use encoded_layer::KeptLayer;
@@ -490,7 +490,7 @@ impl Checkpoint {
     /// Where the network runs its layers at other steps than those of the file, as FlowState
     /// (`scale_factor`) and Event-SSM (times between events) do, what their input is: a reduction in
     /// continuous time suits all steps. Else `None`.
-    pub fn at_any_step(&self) -> Option<Samples> {
+    pub fn at_any_step(&self) -> Option<AnyStep> {
         let mut layers = self.encoding.structure.layers.iter();
         layers.find_map(|layout| layout.at_any_step())
     }

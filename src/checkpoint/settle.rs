@@ -472,10 +472,10 @@ impl<'a> Settling<'a> {
             known.or_else(|| self.setting(&["discretization", "discretisation"]));
         match is_of_events(&layer.place) && known.is_none() {
             true => Err(Fault::Undeclared {
-                what: "how far apart events are",
-                needed_for: "a layer of Event-SSM, whose steps are the times between events",
-                hint: "declare --discretisation async, dirac or zoh, as the network was trained; its \
-                       kernels are those of events one step apart, and it is reduced in continuous time",
+                what: "how the layer is discretised",
+                needed_for: "a layer of Event-SSM",
+                hint: "declare --discretisation async, dirac or zoh, as the network was trained; kernels \
+                       are shown for events one step apart, and reductions suit events at any times",
             }),
             false => Ok(()),
         }

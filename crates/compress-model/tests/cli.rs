@@ -324,6 +324,26 @@ fn layouts_that_hold_some_systems_only_are_reduced_to_these() {
 }
 
 #[test]
+fn layers_of_events_are_shown_and_reduced_in_continuous_time() {
+    let source = data("large/event_ssm.safetensors");
+    assert_fails(&["inspect", &source], &["Event-SSM", "async, dirac or zoh"]);
+    for (form, time) in [
+        ("async", "impulses"),
+        ("dirac", "impulses"),
+        ("zoh", "continuous"),
+    ] {
+        let declared = [&source, "--discretisation", form];
+        let shown = json(&[&["inspect"], &declared[..]].concat());
+        assert_eq!(shown["time"], time, "{form}");
+        let reduced = [&["reduce"], &declared[..], &["--order", "4", "--dry-run"]].concat();
+        assert_eq!(json(&reduced)["plan"]["time"], time, "{form}");
+        // Calibration would take them one step apart.
+        let notes = text(&run(&reduced).stderr);
+        assert_eq!(notes.contains("--calibrate DATA"), form == "zoh", "{notes}");
+    }
+}
+
+#[test]
 fn layouts_that_hold_some_systems_only_are_calibrated_within_them() {
     let folder = Folder::new();
     let source = data("large/mega_transformers.safetensors");
@@ -343,6 +363,11 @@ fn layouts_that_hold_some_systems_only_are_calibrated_within_them() {
     });
     write_arrays(&inputs, tensors, "").unwrap();
     let reduce = ["reduce", &source, "--calibrate", &inputs];
+    let whole = [&reduce[..], &["--times", "4", "--output", &out]].concat();
+    assert_fails(
+        &whole,
+        &["positive real poles only", "(--order or --budget)"],
+    );
     let shown = run(&[&reduce[..], &["--order", "3", "--output", &out]].concat());
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     let lines = text(&shown.stdout);

@@ -16,7 +16,7 @@ use hankelite_control::{DiagonalSystem, Time, zoh_gain};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::checkpoint::declared::Samples;
+use crate::checkpoint::declared::AnyStep;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{
     Dynamics, Encoded, Layout, bank, not_representable, require_causal,
@@ -98,8 +98,8 @@ impl Layout for FlowState {
         "FlowState"
     }
 
-    fn at_any_step(&self) -> Option<Samples> {
-        Some(Samples::Held)
+    fn at_any_step(&self) -> Option<AnyStep> {
+        Some(AnyStep::Held)
     }
 
     fn steps_of_modes(&self, tensors: &Tensors<'_>) -> Result<Option<Vec<f64>>, Fault> {

@@ -49,7 +49,7 @@ pub(super) use sizes::SizeKeys;
 pub use table::{layout_table, listed_models};
 pub use transform::Transform;
 
-use crate::checkpoint::declared::Samples;
+use crate::checkpoint::declared::AnyStep;
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::tensors::Tensors;
 use crate::model::Block;
@@ -138,7 +138,7 @@ pub(super) trait Layout: Debug + Send + Sync {
     }
 
     /// Where the network runs its layers at other steps than those of the file, what their input is.
-    fn at_any_step(&self) -> Option<Samples> {
+    fn at_any_step(&self) -> Option<AnyStep> {
         None
     }
 

@@ -26,7 +26,7 @@ use hankelite_control::{DiagonalSystem, Time, from_bilinear, to_bilinear, zoh_ga
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
-use crate::checkpoint::declared::{Declared, Discretisation, Samples};
+use crate::checkpoint::declared::{AnyStep, Declared, Discretisation};
 use crate::checkpoint::error::Fault;
 use crate::checkpoint::layout::{Dynamics, Encoded, Layout, Unfolded, bank, not_representable};
 use crate::checkpoint::tensors::{Tensors, interleave};
@@ -261,10 +261,10 @@ impl Layout for S5 {
         if self.torch { "S5 (torch)" } else { "S5" }
     }
 
-    fn at_any_step(&self) -> Option<Samples> {
+    fn at_any_step(&self) -> Option<AnyStep> {
         match self.settled.discretisation {
-            Some(Discretisation::Async | Discretisation::Dirac) => Some(Samples::Impulses),
-            _ => is_of_events(&self.place).then_some(Samples::Held),
+            Some(Discretisation::Async | Discretisation::Dirac) => Some(AnyStep::Impulses),
+            _ => is_of_events(&self.place).then_some(AnyStep::Held),
         }
     }
 

@@ -20,7 +20,9 @@ use std::time::Instant;
 use anyhow::{Context, anyhow, bail};
 use hankelite::Suited;
 use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
-use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance};
+use hankelite::checkpoint::{
+    AnyStep, Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance,
+};
 use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
@@ -365,6 +367,11 @@ fn calibrated(
     if arguments.target.is_set() {
         let checked = Sizes::check(&checkpoint.model);
         checked.map_err(|error| anyhow!("{error} (--order or --budget)"))?;
+    }
+    if checkpoint.at_any_step() == Some(AnyStep::Impulses) {
+        let text =
+            "calibration takes events one step apart; a reduction without data suits any times";
+        printer.note("note", text);
     }
     let settings = settings(arguments, checkpoint)?;
     let ways = &arguments.ways;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
 use hankelite::checkpoint::FolderChanges;
-use hankelite::compress::{LayerRecord, Plan, Rule};
+use hankelite::compress::{LayerRecord, Plan, Rule, TimeBase};
 use hankelite_archive::Container;
 use hankelite_control::SystemClass;
 
@@ -151,8 +151,11 @@ fn warn_of_errors(document: &Document<'_>, printer: &Printer) {
         .iter()
         .map(|layer| layer.relative_kernel_error);
     let worst = errors.fold(0.0, f64::max);
-    // What does not decay is calibrated for oscillators alone.
-    let calibrates = |plan: &&Plan| worst > LARGE && (document.class.is_some() || !plan.unstable());
+    // What does not decay is calibrated for oscillators alone, and events count as one step apart.
+    let calibrates = |plan: &&Plan| {
+        let decays = document.class.is_some() || !plan.unstable();
+        worst > LARGE && decays && plan.time() != TimeBase::Impulses
+    };
     let Some(plan) = document.plan.filter(calibrates) else {
         return;
     };
