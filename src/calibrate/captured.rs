@@ -170,7 +170,7 @@ impl Captured {
     }
 
     /// Whether there are gradients of the logits.
-    pub fn has_gradients(&self) -> bool {
+    pub(crate) fn has_gradients(&self) -> bool {
         self.combinations > 0
     }
 

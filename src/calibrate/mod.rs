@@ -29,7 +29,7 @@ use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
 pub(crate) use logits::{Combinations, left};
 pub use longer::{Longer, change_beyond};
-pub use mimo::{LayerReduction, LayerSequences, reduce_layer_jointly};
+use mimo::LayerSequences;
 pub use reduction::{Calibrated, CalibratedReduction, CalibrationRun, Choice};
 pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};

@@ -16,10 +16,10 @@ mod reduce;
 mod share;
 mod store;
 
-pub use allocate::{Allocation, LANES_LEAST, allocate};
-pub(crate) use allocate::{by_order, share};
-pub(crate) use calibrated::CalibratedChannel;
-pub use calibrated::{CalibratedLayer, CutSystem, ErrorCurve};
+pub use allocate::Allocation;
+pub(crate) use allocate::{allocate, by_order, share};
+pub(crate) use calibrated::{CalibratedChannel, CutSystem};
+pub use calibrated::{CalibratedLayer, ErrorCurve};
 pub(crate) use class::{note_of_units, whole_units};
 pub use distance::{kernel_distance, kernel_norm};
 use hankelite_control::ControlError;

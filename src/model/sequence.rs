@@ -148,7 +148,7 @@ impl InputKind {
     /// # Errors
     /// [`InputError::Kind`], [`InputError::Length`], [`InputError::NotFinite`],
     /// [`InputError::Token`].
-    pub fn steps_of(self, sequence: Sequence<'_>, most: usize) -> Result<usize, InputError> {
+    pub(crate) fn steps_of(self, sequence: Sequence<'_>, most: usize) -> Result<usize, InputError> {
         match (self, sequence) {
             (InputKind::Numbers { width }, Sequence::Values(values)) => {
                 let steps = whole_steps(values.len(), width, most)?;

@@ -39,7 +39,7 @@ pub struct CompensatedMap {
 
 impl MapMoments {
     /// Nothing yet, for a map of so many inputs.
-    pub fn new(inputs: usize) -> Self {
+    pub(crate) fn new(inputs: usize) -> Self {
         let zeros = || DVector::zeros(inputs);
         Self {
             count: 0.0,
@@ -77,7 +77,7 @@ impl MapMoments {
     ///
     /// # Errors
     /// [`RoundingError::Moments`] for another number of inputs.
-    pub fn add(&mut self, x: &DMatrix<f64>, u: &DMatrix<f64>) -> Result<(), RoundingError> {
+    pub(crate) fn add(&mut self, x: &DMatrix<f64>, u: &DMatrix<f64>) -> Result<(), RoundingError> {
         let expected = self.own.nrows();
         for found in [x.ncols(), u.ncols()] {
             if found != expected {
@@ -96,7 +96,7 @@ impl MapMoments {
     }
 
     /// Adds other sums.
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.count += other.count;
         for (sum, more) in self.sums.iter_mut().zip(&other.sums) {
             *sum += more;

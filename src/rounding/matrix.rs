@@ -30,7 +30,11 @@ impl RoundedMatrix {
     ///
     /// # Errors
     /// [`RoundingError::Bits`], [`RoundingError::Group`], [`RoundingError::NotFinite`].
-    pub fn nearest(weight: &DMatrix<f64>, bits: u32, group: usize) -> Result<Self, RoundingError> {
+    pub(crate) fn nearest(
+        weight: &DMatrix<f64>,
+        bits: u32,
+        group: usize,
+    ) -> Result<Self, RoundingError> {
         let scales = Self::best_scales(weight, bits, group)?;
         Self::with_scales(weight, bits, group, &scales.map(f64::from))
     }

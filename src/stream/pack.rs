@@ -43,7 +43,7 @@ impl Image {
     ///
     /// # Errors
     /// As [`Image::new`].
-    pub fn double(model: &Model, entries: Entries) -> Result<Self, StreamError> {
+    pub(crate) fn double(model: &Model, entries: Entries) -> Result<Self, StreamError> {
         Self::packed_double(model, &nearest(model, entries)?)
     }
 
