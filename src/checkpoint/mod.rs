@@ -43,11 +43,8 @@ pub use error::{CheckpointError, Fault};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, ReadAt, WeightSet};
 use hankelite_control::SystemClass;
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
-pub use layout::{
-    Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
-    listed_models,
-};
 use layout::{Dynamics, Encoded};
+pub use layout::{OwnLayout, Transform, layout_table, listed_models};
 pub use model_folder::{ConfiguredSize, FolderChanges};
 use parts::Parts;
 pub use provenance::Provenance;
