@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use common::here;
 use hankelite::checkpoint::read_dynamics;
-use hankelite::{Declared, Model, read};
+use hankelite::model::Model;
+use hankelite::{Declared, read};
 use hankelite_archive::{Archive, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use serde::Deserialize;

@@ -10,9 +10,9 @@ mod cut;
 mod distance;
 mod inspect;
 mod joint;
-mod plan;
+pub(crate) mod plan;
 mod record;
-mod reduce;
+pub(crate) mod reduce;
 mod share;
 mod store;
 
@@ -25,9 +25,10 @@ pub use distance::{kernel_distance, kernel_norm};
 use hankelite_control::ControlError;
 pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_observed};
 pub(crate) use joint::{JointRecord, record_of_joint};
-pub use plan::{Method, Plan, PlanError, RealisationChoice, Rule, TimeBase};
+pub use plan::{Method, PlanError, RealisationChoice, TimeBase};
+pub(crate) use plan::{Plan, Rule};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
-pub use reduce::{Compressed, reduce, reduce_layer, reduce_observed};
+pub use reduce::{Compressed, reduce_layer, reduce_observed};
 pub(crate) use store::{NumberStore, Place};
 
 use crate::model::{Block, ModelError};

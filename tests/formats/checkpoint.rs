@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::common::{here, shared};
 use crate::models::{change_layer, changed, with_systems};
 use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, Declared, DssVersion, from_tensors, read, read_bytes,
-    read_dynamics, write,
+    Checkpoint, CheckpointError, DssVersion, from_tensors, read, read_bytes, read_dynamics,
 };
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{BatchNorm, BlockParts, Encoder, Gate, Linear, Norm, Placement, Pooling};
-use hankelite::{Plan, Rule, reduce};
+use hankelite::{Declared, Plan, Rule, reduce, write};
 use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
@@ -759,7 +758,7 @@ fn a_new_model_in_both_directions_is_written_as_version_4_holds_it() {
 /// The logits of two models differ by single precision only.
 fn assert_close_to(
     found: &Checkpoint,
-    model: &hankelite::Model,
+    model: &hankelite::model::Model,
     golden_file: &str,
     tolerance: f64,
 ) {
@@ -772,7 +771,7 @@ fn assert_close_to(
 
 /// The model with batch norms, plain output maps and outputs at every step; and a bidirectional
 /// one.
-fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
+fn variants(model: &hankelite::model::Model) -> (hankelite::model::Model, hankelite::model::Model) {
     let without_feedthrough = |system: &DiagonalSystem| {
         let residues = system.residues().unwrap();
         let (time, exponents) = (system.time(), system.exponents().to_vec());

@@ -10,8 +10,8 @@ use hankelite::checkpoint::{
     Checkpoint, CheckpointError, Family, Transform, layout_table, listed_models, read_dynamics,
 };
 use hankelite::compress::Method;
-use hankelite::model::Block;
-use hankelite::{Declared, Model, Plan, Rule, read, reduce, write};
+use hankelite::model::{Block, Model};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::here;
-use hankelite::checkpoint::CheckpointError;
-use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
+use hankelite::checkpoint::{Checkpoint, CheckpointError};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Container, Dtype, RawTensor, write_arrays};
 
 fn file(name: &str) -> PathBuf {

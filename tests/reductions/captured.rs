@@ -8,9 +8,10 @@ use hankelite::calibrate::{
     CalibrateError, Calibrated, CalibratedReduction, Calibration, Captured, CapturedError, Known,
     LayerCalibration, Settings, TargetSize, WeightChoice, input_statistics,
 };
+use hankelite::checkpoint::Checkpoint;
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::Sequence;
-use hankelite::{Checkpoint, Declared, Model, Plan, Rule, read, reduce};
+use hankelite::model::{Model, Sequence};
+use hankelite::{Declared, Plan, Rule, read, reduce};
 use hankelite_archive::{Archive, Container, Dtype, RawTensor, write_arrays};
 use hankelite_data::{Dataset, Source, Split};
 use rand::{Rng, SeedableRng};

@@ -2,8 +2,9 @@
 
 use anyhow::Context;
 use clap::Args;
+use hankelite::Declared;
 use hankelite::calibrate::step_statistics;
-use hankelite::checkpoint::{Checkpoint, Declared, Provenance};
+use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
 use hankelite::infer::{Network, Path};
 use hankelite::measure::{LayerMeasure, layer_measure};

@@ -18,13 +18,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use hankelite::Suited;
 use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
 use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance};
-use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
+use hankelite::compress::{LayerRecord, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::Drawn;
+use hankelite::{Plan, Rule, Suited};
 use hankelite_archive::{WeightSet, write_whole};
 use hankelite_control::SystemClass;
 use serde::Serialize;
