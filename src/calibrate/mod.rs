@@ -22,7 +22,7 @@ mod steps;
 use std::path::PathBuf;
 
 pub use calibration::{Calibration, Known, LayerCalibration};
-pub use captured::{Captured, CapturedError};
+pub use captured::Captured;
 pub use gradients::GradientFit;
 use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
@@ -65,8 +65,8 @@ pub enum CalibrateError {
         path: PathBuf,
     },
     /// A file of captured inputs that does not fit the model.
-    #[error(transparent)]
-    Captured(#[from] CapturedError),
+    #[error("{0}")]
+    Captured(String),
     /// Statistics that no input has.
     #[error("layer `{layer}`: {source}")]
     Statistics {

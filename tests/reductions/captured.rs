@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{here, top};
 use hankelite::calibrate::{
-    CalibrateError, Calibrated, CalibratedReduction, Calibration, Captured, CapturedError, Known,
+    CalibrateError, Calibrated, CalibratedReduction, Calibration, Captured, Known,
     LayerCalibration, Settings, TargetSize, WeightChoice, input_statistics,
 };
 use hankelite::checkpoint::Checkpoint;
@@ -222,7 +222,6 @@ fn captures_that_do_not_fit_are_refused_by_name() {
     let (first, second) = ("trunk.mixers.0", "trunk.mixers.1");
     let good = || tensor(&[2, 8, 16], 1.0);
     let error = fault(vec![("mixers.0", good())]);
-    assert!(matches!(error, CapturedError::Missing { .. }), "{error}");
     assert!(
         error
             .to_string()
@@ -240,7 +239,7 @@ fn captures_that_do_not_fit_are_refused_by_name() {
         (first, good()),
         (second, tensor(&[2, 8, 16], f64::NAN)),
     ]);
-    assert!(matches!(error, CapturedError::NotFinite { .. }), "{error}");
+    assert!(error.contains("holds NaN in sequence 0"), "{error}");
     let gradient = "trunk.mixers.0.output_gradient";
     let error = fault(vec![(first, good()), (second, good()), (gradient, good())]);
     assert!(
