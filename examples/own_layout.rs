@@ -1,17 +1,15 @@
-//! A checkpoint in a layout that hankelite does not know, described in Rust, reduced and written.
+//! A checkpoint in a layout that hankelite does not know, described, reduced and written.
 //!
 //! `cargo run --release -p hankelite --example own_layout`
 //!
-//! The same description in a file `NAME.layout.toml` beside the checkpoint does without any code:
+//! The same text in a file `NAME.layout.toml` beside the checkpoint does without any code:
 //! docs/formats.md.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::collections::HashMap;
 
-use hankelite::checkpoint::{
-    Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, read_own,
-};
+use hankelite::checkpoint::{OwnLayout, read_own};
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::Dtype;
 use safetensors::tensor::TensorView;
@@ -25,26 +23,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     write_mine(&file)?;
 
     // Modes along the first axis; softplus for what must be positive; half of each pair.
-    let layout = OwnLayout {
-        axes: Axes::ModeChannel,
-        hold: Hold::Zoh,
-        factor: 2.0,
-        step: Some(Stored {
-            name: "raw_step".into(),
-            transform: Transform::Softplus,
-        }),
-        decay: Stored {
-            name: "raw_decay".into(),
-            transform: Transform::Softplus,
-        },
-        frequency: Frequency {
-            name: "omega".into(),
-            sign: 1.0,
-        },
-        weight: Weight::One(Complex::Pairs("w".into())),
-        feedthrough: Some("skip".into()),
-    };
-    println!("{}", toml::to_string(&layout)?);
+    let layout = OwnLayout::parse(
+        r#"
+        axes = "mode-channel"
+        factor = 2.0
+        weight = "w"
+        feedthrough = "skip"
+        step = { name = "raw_step", transform = "softplus" }
+        decay = { name = "raw_decay", transform = "softplus" }
+        frequency = { name = "omega" }
+        "#,
+    )?;
     let full = read_own(&file, &layout, &Declared::default())?;
     let compressed = reduce(&full.model, &Plan::new(Rule::Order(3))?)?;
     let error = compressed.records[0].relative_h2_error;

@@ -28,12 +28,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A checkpoint becomes a [`Model`], a plain description of the whole network on the host. Every
+//! A checkpoint becomes a [`model::Model`], a plain description of the whole network on the host. Every
 //! step takes a model and gives a model, so each tool works on the full and the reduced one. What
-//! a reader had to assume about a file stands in [`Checkpoint::assumptions`].
+//! a reader had to assume about a file stands in [`checkpoint::Checkpoint::assumptions`].
 //!
 //! [`Reducer`] covers the usual settings. [`reduce`] takes all those of a [`Plan`];
-//! [`calibrate::CalibratedReduction`] balances once for reductions to many sizes. [`inspect`] gives
+//! [`calibrate::CalibratedReduction`] balances once for reductions to many sizes. [`compress::inspect`] gives
 //! the Hankel singular values of every channel. Long work reports to a [`ProgressSink`], which can
 //! cancel it.
 //!
@@ -44,7 +44,7 @@
 //! |---|---|
 //! | [`archive`] | the containers of checkpoints, a crate of its own |
 //! | [`control`] | diagonal systems, Gramians, Hankel values, truncation, norms, a crate of its own |
-//! | [`progress`] | progress and cancellation of long work |
+//! | [`ProgressSink`] | progress and cancellation of long work |
 //! | [`model`] | a whole network as plain data |
 //! | [`rounding`] | numbers of few bits, and how every tensor is stored |
 //! | [`checkpoint`] | files and models, one file per layout |
@@ -65,18 +65,19 @@ pub mod compress;
 pub mod infer;
 pub mod measure;
 pub mod model;
-pub mod progress;
+mod progress;
 mod reducer;
 pub mod rounding;
 pub mod stream;
 pub mod target;
 
-pub use checkpoint::{Checkpoint, Declared, read, write};
-pub use compress::{Compressed, LayerRecord, Plan, Rule, TimeBase, inspect, reduce};
+pub use checkpoint::declared::Declared;
+pub use checkpoint::encode::write;
+pub use checkpoint::read;
+pub use compress::plan::{Plan, Rule};
+pub use compress::reduce::reduce;
 pub use control::Realisation;
 pub use hankelite_archive as archive;
 pub use hankelite_control as control;
-pub use model::Model;
 pub use progress::{Cancelled, ProgressSink, Stage};
 pub use reducer::{Labelled, Reducer, Reduction, Suited, WholeReduction};
-pub use stream::Runner;

@@ -129,9 +129,9 @@ const SUMS: usize = 8;
 #[non_exhaustive]
 pub struct Psi {
     /// Σ |k_i| s_{L−1−i}.
-    pub spread: f64,
+    pub(crate) spread: f64,
     /// Σ k_i m_{L−1−i}.
-    pub drift: f64,
+    pub(crate) drift: f64,
 }
 
 impl Psi {

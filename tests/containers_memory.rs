@@ -12,7 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hankelite::checkpoint::{Declared, read, read_dynamics, read_layerwise};
+use hankelite::Declared;
+use hankelite::checkpoint::{read, read_dynamics, read_layerwise};
 use hankelite::model::Block;
 use hankelite_archive::{Archive, Container, Dtype, RawTensor, write_arrays};
 use hankelite_control::DiagonalSystem;

@@ -7,8 +7,9 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::here;
-use hankelite::checkpoint::{CheckpointError, Fault, read_dynamics};
-use hankelite::{Declared, Model, read};
+use hankelite::checkpoint::read_dynamics;
+use hankelite::model::Model;
+use hankelite::{Declared, read};
 use hankelite_archive::{Archive, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use serde::Deserialize;
@@ -192,10 +193,8 @@ fn discrete_layers_have_one_rate() {
         let name = format!("{name}.safetensors");
         let checkpoint = read_dynamics(here("data").join(&name), &declared(&name)).unwrap();
         let error = checkpoint.model_with_steps_times(2.0).unwrap_err();
-        let CheckpointError::Content { fault, .. } = &error else {
-            panic!("{error}");
-        };
-        assert!(matches!(fault, Fault::OneRate { .. }), "{name}: {error}");
+        let text = error.to_string();
+        assert!(text.contains("runs at one rate only"), "{name}: {text}");
         // At its own rate it runs.
         checkpoint.model_with_steps_times(1.0).unwrap();
     }

@@ -619,8 +619,12 @@ fn what_cannot_be_streamed_is_refused_with_the_reason() {
         });
     });
     let error = Runner::new(&two_ways).unwrap_err();
-    let layer = "layers.1".to_string();
-    assert_eq!(error, StreamError::Bidirectional { layer });
+    assert!(
+        error
+            .to_string()
+            .contains("layer `layers.1` is bidirectional"),
+        "{error}"
+    );
 
     // Layers out of a network that is not known need not follow one another.
     let narrow = changed(&model(&PLAIN, 14), |parts| {
@@ -630,26 +634,14 @@ fn what_cannot_be_streamed_is_refused_with_the_reason() {
             layer.systems.pop();
         });
     });
-    assert!(matches!(
-        Runner::new(&narrow),
-        Err(StreamError::Shape {
-            found: 15,
-            expected: 16,
-            ..
-        })
-    ));
+    let error = Runner::new(&narrow).unwrap_err().to_string();
+    assert!(error.ends_with("is 15, expected 16"), "{error}");
 
     let loud = changed(&model(&PLAIN, 14), |parts| {
         parts.head.as_mut().unwrap().linear.bias.as_mut().unwrap()[3] = 1e300;
     });
-    assert!(matches!(
-        Runner::new(&loud),
-        Err(StreamError::NotFinite {
-            what: "a bias",
-            value: 1e300,
-            ..
-        })
-    ));
+    let error = Runner::new(&loud).unwrap_err().to_string();
+    assert!(error.contains("a bias of the head is 1000"), "{error}");
     assert!(Runner::double(&loud).is_ok());
 
     let mixed = changed(&model(&PLAIN, 14), |parts| {
@@ -657,17 +649,14 @@ fn what_cannot_be_streamed_is_refused_with_the_reason() {
             layer.activation = Nonlinearity::GeluTanh;
         });
     });
-    let layer = "layers.1".to_string();
-    assert_eq!(
-        Runner::new(&mixed).unwrap_err(),
-        StreamError::Activation { layer }
+    let error = Runner::new(&mixed).unwrap_err().to_string();
+    assert!(
+        error.contains("layer `layers.1` has another form of GELU"),
+        "{error}"
     );
 
     let other = Storage::default();
-    let fault = RoundingError::Layers {
-        found: 0,
-        expected: 3,
-    };
+    let fault = RoundingError::Matrix("a storage of 0 layers, expected 3".to_string());
     assert_eq!(
         Image::packed(&model(&PLAIN, 14), &other).unwrap_err(),
         StreamError::Rounding(fault)
@@ -707,10 +696,8 @@ fn inputs_of_another_shape_are_refused() {
         runner.restore(&other),
         Err(StreamError::Step(StepFault::Length { what: "state", .. }))
     ));
-    assert!(matches!(
-        runner.with_streams(0),
-        Err(StreamError::Streams { streams: 0 })
-    ));
+    let none = runner.with_streams(0).unwrap_err().to_string();
+    assert_eq!(none, "0 streams at once, expected 1 to 65535");
 }
 
 #[test]

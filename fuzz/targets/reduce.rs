@@ -11,8 +11,9 @@ use std::f64::consts::PI;
 
 use hankelite::archive::{Dtype, RawTensor};
 use hankelite::checkpoint::from_tensors;
-use hankelite::compress::{ChannelRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce};
-use hankelite::{Declared, Model};
+use hankelite::compress::{ChannelRecord, Method, RealisationChoice, TimeBase};
+use hankelite::model::Model;
+use hankelite::{Declared, Plan, Rule, reduce};
 use hankelite_fuzz::within;
 use libfuzzer_sys::fuzz_target;
 

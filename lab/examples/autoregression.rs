@@ -8,8 +8,8 @@
 
 use candle_core::Device;
 use compress_model::report::{Captions, Curve, curves_with_errors_svg};
-use hankelite::model::{Placement, Sequence};
-use hankelite::{Model, Reducer};
+use hankelite::Reducer;
+use hankelite::model::{Model, Placement, Sequence};
 use hankelite_data::{Dataset, Source, Split};
 use hankelite_research::shallow::{
     Activation, Descent, IndRnn, Query, Samples, Transformer, TransformerSize, Units, descend,

@@ -16,8 +16,8 @@ use std::time::Instant;
 use candle_core::{DType, Device};
 use clap::{Parser, ValueEnum};
 use compress_model::report::{Captions, Curve, curves_with_errors_svg};
-use hankelite::model::Sequence;
-use hankelite::{Model, Reducer};
+use hankelite::Reducer;
+use hankelite::model::{Model, Sequence};
 use hankelite_data::{Dataset, Source, Split, Targets};
 use hankelite_train::nn::baseline::{
     BaselineArchitecture, BaselineKind, BaselineNetwork, BaselineOutput,

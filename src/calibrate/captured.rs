@@ -2,7 +2,7 @@
 //! them to a file: calibration of networks that are not run here.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hankelite_archive::{Archive, RawTensor};
 use nalgebra::DMatrix;
@@ -33,46 +33,6 @@ pub struct Captured {
     combinations: usize,
 }
 
-/// What a file of captured inputs lacks.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CapturedError {
-    /// No tensor of a layer's name.
-    #[error("{}: no tensor `{tensor}`, found {found}", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// Names that are there.
-        found: String,
-    },
-    /// A shape that disagrees with the model or with the other layers.
-    #[error("{}: tensor `{tensor}` has shape {found:?}, expected {expected}", path.display())]
-    Shape {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// Its shape.
-        found: Vec<usize>,
-        /// What fits.
-        expected: String,
-    },
-    /// A NaN or an infinity.
-    #[error("{}: tensor `{tensor}` holds {value} in sequence {sequence}, expected finite numbers", path.display())]
-    NotFinite {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// The value.
-        value: f64,
-        /// Index of the sequence.
-        sequence: usize,
-    },
-}
-
 impl Captured {
     /// Whether a file has a tensor under the name of one of the model's layers.
     pub fn is_file_of(path: &Path, model: &Model) -> bool {
@@ -88,7 +48,7 @@ impl Captured {
     /// the first are used.
     ///
     /// # Errors
-    /// [`CalibrateError::Archive`]; [`CapturedError::Missing`], [`CapturedError::Shape`].
+    /// [`CalibrateError::Archive`]; [`CalibrateError::Captured`] for a missing tensor or another shape.
     pub fn open(path: &Path, model: &Model, most: usize) -> Result<Self, CalibrateError> {
         Self::of(Archive::open(path)?, model, most)
     }
@@ -96,7 +56,7 @@ impl Captured {
     /// As [`Captured::open`], for tensors in memory; `name` is what errors call them.
     ///
     /// # Errors
-    /// [`CapturedError::Missing`], [`CapturedError::Shape`].
+    /// [`CalibrateError::Captured`].
     pub fn in_memory(
         name: &str,
         tensors: BTreeMap<String, RawTensor>,
@@ -112,7 +72,7 @@ impl Captured {
             .ok_or_else(|| missing(&archive, first))?;
         let &[sequences, length, _] = shape else {
             let expected = "[sequences, steps, channels]".to_string();
-            return Err(wrong(&archive, first, expected).into());
+            return Err(wrong(&archive, first, expected));
         };
         let with_gradients = archive.contains(&format!("{first}{GRADIENT}"));
         let combinations = match archive.shape(&format!("{first}{GRADIENT}")) {
@@ -135,7 +95,7 @@ impl Captured {
         Ok(made)
     }
 
-    fn check(&self, stored: usize, with_gradients: bool) -> Result<(), CapturedError> {
+    fn check(&self, stored: usize, with_gradients: bool) -> Result<(), CalibrateError> {
         let (length, count) = (self.length, self.combinations);
         for (name, &channels) in self.layers.iter().zip(&self.channels) {
             let found = self.archive.shape(name);
@@ -170,7 +130,7 @@ impl Captured {
     }
 
     /// Whether there are gradients of the logits.
-    pub fn has_gradients(&self) -> bool {
+    pub(crate) fn has_gradients(&self) -> bool {
         self.combinations > 0
     }
 
@@ -184,7 +144,7 @@ impl Captured {
     /// sequences.
     ///
     /// # Errors
-    /// [`CapturedError::NotFinite`]; [`CalibrateError::Statistics`]; the file can no longer be read.
+    /// [`CalibrateError::Captured`]; [`CalibrateError::Statistics`]; the file can no longer be read.
     pub fn statistics(
         &self,
         origin: &str,
@@ -310,18 +270,18 @@ impl Captured {
         let values = raw.to_f64().map_err(|error| error.of(name))?;
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
             let each = values.len() / (last - first).max(1);
-            return Err(CalibrateError::Captured(CapturedError::NotFinite {
-                path: self.archive.path().to_path_buf(),
-                tensor: name.to_string(),
-                value: values[at],
-                sequence: first + at / each.max(1),
-            }));
+            return Err(CalibrateError::Captured(format!(
+                "{}: tensor `{name}` holds {} in sequence {}, expected finite numbers",
+                self.archive.path().display(),
+                values[at],
+                first + at / each.max(1)
+            )));
         }
         Ok(values)
     }
 }
 
-fn missing(archive: &Archive, tensor: &str) -> CapturedError {
+fn missing(archive: &Archive, tensor: &str) -> CalibrateError {
     let names: Vec<String> = archive
         .names()
         .take(5)
@@ -332,18 +292,17 @@ fn missing(archive: &Archive, tensor: &str) -> CapturedError {
     } else {
         ""
     };
-    CapturedError::Missing {
-        path: archive.path().to_path_buf(),
-        tensor: tensor.to_string(),
-        found: format!("{}{more}", names.join(", ")),
-    }
+    CalibrateError::Captured(format!(
+        "{}: no tensor `{tensor}`, found {}{more}",
+        archive.path().display(),
+        names.join(", ")
+    ))
 }
 
-fn wrong(archive: &Archive, tensor: &str, expected: String) -> CapturedError {
-    CapturedError::Shape {
-        path: archive.path().to_path_buf(),
-        tensor: tensor.to_string(),
-        found: archive.shape(tensor).unwrap_or(&[]).to_vec(),
-        expected,
-    }
+fn wrong(archive: &Archive, tensor: &str, expected: String) -> CalibrateError {
+    CalibrateError::Captured(format!(
+        "{}: tensor `{tensor}` has shape {:?}, expected {expected}",
+        archive.path().display(),
+        archive.shape(tensor).unwrap_or(&[])
+    ))
 }

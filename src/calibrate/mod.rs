@@ -22,14 +22,14 @@ mod steps;
 use std::path::PathBuf;
 
 pub use calibration::{Calibration, Known, LayerCalibration};
-pub use captured::{Captured, CapturedError};
+pub use captured::Captured;
 pub use gradients::GradientFit;
 use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
 pub(crate) use logits::{Combinations, left};
 pub use longer::{Longer, change_beyond};
-pub use mimo::{LayerReduction, LayerSequences, reduce_layer_jointly};
+use mimo::LayerSequences;
 pub use reduction::{Calibrated, CalibratedReduction, CalibrationRun, Choice};
 pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};
@@ -65,8 +65,8 @@ pub enum CalibrateError {
         path: PathBuf,
     },
     /// A file of captured inputs that does not fit the model.
-    #[error(transparent)]
-    Captured(#[from] CapturedError),
+    #[error("{0}")]
+    Captured(String),
     /// Statistics that no input has.
     #[error("layer `{layer}`: {source}")]
     Statistics {

@@ -719,7 +719,7 @@ impl<'a> CalibratedReduction<'a> {
     }
 
     /// Whether channels share modes, and layers are reduced as systems of all channels.
-    pub fn shares_modes(&self) -> bool {
+    pub(crate) fn shares_modes(&self) -> bool {
         self.shared.is_some()
     }
 

@@ -122,9 +122,8 @@ impl Checkpoint {
     /// other tensors are copied. The whole file is held in memory.
     ///
     /// # Errors
-    /// [`Fault::NotRepresentable`] with the pole where the family cannot hold it;
-    /// [`Fault::OtherModel`] where it has other inputs or outputs; [`Fault::Undeclared`] for a
-    /// softmax without length.
+    /// [`CheckpointError::Content`] with the pole where the family cannot hold it;
+    /// where it has other inputs or outputs; for a softmax without length.
     pub fn converted(&self, family: Family) -> Result<Checkpoint, CheckpointError> {
         let path = self.encoding.archive.path();
         let converted = self.convert(family, Parts::of(&self.model));

@@ -262,7 +262,7 @@ impl DssVersion {
 
 impl Declared {
     /// This, with its gaps filled from `other`.
-    pub fn or(self, other: Self) -> Self {
+    pub(crate) fn or(self, other: Self) -> Self {
         Self {
             norm: self.norm.or(other.norm),
             pooling: self.pooling.or(other.pooling),

@@ -20,7 +20,7 @@ impl EncodedCheckpoint<'_> {
     /// complex tensors stay as they are. All tensors are held in memory.
     ///
     /// # Errors
-    /// [`Fault::Overflow`] for a number around the systems that `dtype` does not reach;
+    /// [`CheckpointError::Content`] for a number around the systems that `dtype` does not reach;
     /// [`ArchiveError`](hankelite_archive::ArchiveError) when the file cannot be read.
     pub fn in_dtype(mut self, dtype: Dtype) -> Result<Self, CheckpointError> {
         let path = self.archive.path().to_path_buf();

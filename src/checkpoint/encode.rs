@@ -54,7 +54,7 @@ pub struct Written {
 /// the next command needs no flag.
 ///
 /// # Errors
-/// [`Fault::NotRepresentable`] where the layout cannot hold a pole;
+/// [`CheckpointError::Content`] where the layout cannot hold a pole;
 /// [`ArchiveError`](hankelite_archive::ArchiveError) when the file cannot be written. Nothing is
 /// left behind in either case.
 pub fn write(checkpoint: &Checkpoint, path: impl AsRef<Path>) -> Result<Written, CheckpointError> {
@@ -65,7 +65,7 @@ impl Checkpoint {
     /// Makes the tensors that differ from those of the file, for callers that count and write.
     ///
     /// # Errors
-    /// As [`write()`], where the model cannot be encoded; [`Fault::Stacked`], where the file holds all
+    /// As [`write()`], where the model cannot be encoded; and where the file holds all
     /// layers in one tensor and they cannot be that any more.
     pub fn encode(&self) -> Result<EncodedCheckpoint<'_>, CheckpointError> {
         let encoding = self.encoding.as_ref();

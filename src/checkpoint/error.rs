@@ -16,21 +16,34 @@ pub enum CheckpointError {
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The tensors inside do not make a model that can be read.
-    #[error("{}: {fault}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        #[source]
-        fault: Fault,
-    },
+    #[error(transparent)]
+    Content(ContentError),
+}
+
+/// What is wrong with the tensors of a file, or with a model that is to be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {fault}", path.display())]
+pub struct ContentError {
+    path: PathBuf,
+    #[source]
+    fault: Fault,
+}
+
+impl ContentError {
+    /// The names of the sets of weights, where the file holds several and one is to be chosen.
+    pub fn parts(&self) -> &[String] {
+        match &self.fault {
+            Fault::AllParts { parts } => parts,
+            _ => &[],
+        }
+    }
 }
 
 impl CheckpointError {
     /// A way out, when one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
-            CheckpointError::Content { fault, .. } => fault.hint(),
+            CheckpointError::Content(content) => content.fault.hint(),
             CheckpointError::Archive(ArchiveError::SeveralStateDicts { .. }) => {
                 Some("--part NAME reads one of them".to_string())
             }
@@ -39,10 +52,9 @@ impl CheckpointError {
     }
 }
 
-/// What is wrong with the tensors of a file, or with a model that is to be written.
+/// The same without the file.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Fault {
+pub(super) enum Fault {
     /// Reading or converting a tensor failed.
     #[error("{0}")]
     Archive(#[source] ArchiveError),
@@ -386,10 +398,10 @@ impl Fault {
         match self {
             // The container's errors name the file themselves.
             Fault::Archive(error) if error.names_file() => CheckpointError::Archive(error),
-            fault => CheckpointError::Content {
+            fault => CheckpointError::Content(ContentError {
                 path: path.to_path_buf(),
                 fault,
-            },
+            }),
         }
     }
 

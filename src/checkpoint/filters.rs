@@ -24,8 +24,8 @@ impl Checkpoint {
     /// single precision.
     ///
     /// # Errors
-    /// [`Fault::NoFilters`] for layers that are no filters of StripedHyena or have no number, and where a
-    /// layer cannot be written.
+    /// [`CheckpointError::Content`] for layers that are no filters of StripedHyena or have no number, and
+    /// where a layer cannot be written.
     pub fn filter_files(&self) -> Result<BTreeMap<String, Vec<u8>>, CheckpointError> {
         let path = self.encoding.archive.path();
         let mut files = BTreeMap::new();

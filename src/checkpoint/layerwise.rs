@@ -110,7 +110,7 @@ impl Rewrite<'_> {
     /// number format of the file, those backwards in time after the others.
     ///
     /// # Errors
-    /// As [`crate::checkpoint::write()`].
+    /// As [`crate::write()`].
     ///
     /// # Panics
     /// If there is no layer of that index.
@@ -203,11 +203,11 @@ impl Rewrite<'_> {
         changed.values().sum::<usize>() + others.sum::<usize>()
     }
 
-    /// Writes the checkpoint as [`crate::checkpoint::write()`] does. The finished file is read
+    /// Writes the checkpoint as [`crate::write()`] does. The finished file is read
     /// once, layer by layer, before it takes its place.
     ///
     /// # Errors
-    /// As [`crate::checkpoint::write()`].
+    /// As [`crate::write()`].
     ///
     /// # Panics
     /// If no output was named at the start.

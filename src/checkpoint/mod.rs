@@ -10,9 +10,9 @@
 
 mod configuration;
 mod convert;
-mod declared;
+pub(crate) mod declared;
 mod dtype;
-mod encode;
+pub(crate) mod encode;
 mod encoded_layer;
 mod error;
 mod filters;
@@ -35,21 +35,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use convert::Family;
+pub(crate) use declared::Declared;
 use declared::Metadata;
-pub use declared::{
-    AnyStep, Declared, Discretisation, DssVersion, Gelu, HalfGate, NoPartName, PartName,
-};
-pub use encode::{EncodedCheckpoint, Written, write};
+pub use declared::{AnyStep, Discretisation, DssVersion, Gelu, HalfGate, NoPartName, PartName};
+pub use encode::{EncodedCheckpoint, Written};
 pub use encoded_layer::KeptLayer;
-pub use error::{CheckpointError, Fault};
+use error::Fault;
+pub use error::{CheckpointError, ContentError};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, ReadAt, WeightSet};
 use hankelite_control::SystemClass;
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
-pub use layout::{
-    Axes, Complex, Frequency, Hold, OwnLayout, Stored, Transform, Weight, layout_table,
-    listed_models,
-};
 use layout::{Dynamics, Encoded};
+pub use layout::{OwnLayout, Transform, layout_table, listed_models};
 pub use model_folder::{ConfiguredSize, FolderChanges};
 use parts::Parts;
 pub use provenance::Provenance;
@@ -388,11 +385,10 @@ impl Checkpoint {
     /// as rounded to that.
     ///
     /// # Errors
-    /// [`Fault::Incomplete`] for a model without encoder, normalisation or head;
-    /// [`Fault::Bidirectional`] where only some layers have both directions, or where the second one
-    /// begins elsewhere than at the next step; [`Fault::NotShared`] where the directions of a channel
-    /// have poles of their own; [`Fault::NotRepresentable`] for a pole that does not decay;
-    /// [`Fault::Overflow`].
+    /// [`CheckpointError::Content`] for a model without encoder, normalisation or head;
+    /// where only some layers have both directions, or where the second one begins elsewhere than at
+    /// the next step; where the directions of a channel have poles of their own; for a pole that does
+    /// not decay, and for a number that single precision does not hold.
     pub fn new_s4d(model: &Model) -> Result<Self, CheckpointError> {
         new(model, None).map_err(|fault| fault.at(Path::new(NEW)))
     }
@@ -402,7 +398,7 @@ impl Checkpoint {
     /// `dss.py` takes after a change of three lines (docs/training.md).
     ///
     /// # Errors
-    /// As [`Checkpoint::new_s4d`]; [`Fault::Length`].
+    /// As [`Checkpoint::new_s4d`], and for a length that no sequence has.
     pub fn new_dss_softmax(model: &Model, length: usize) -> Result<Self, CheckpointError> {
         new(model, Some(length)).map_err(|fault| fault.at(Path::new(NEW)))
     }
@@ -422,8 +418,8 @@ impl Checkpoint {
     /// continuous systems, and all else stays.
     ///
     /// # Errors
-    /// [`Fault::OneRate`] for layouts that hold discrete systems (LRU), or continuous ones that are
-    /// not discretised by a hold; [`Fault::StepFactor`].
+    /// [`CheckpointError::Content`] for layouts that hold discrete systems (LRU), or continuous ones that are
+    /// not discretised by a hold, and for a factor that is not positive.
     pub fn model_with_steps_times(&self, factor: f64) -> Result<Model, CheckpointError> {
         let Encoding {
             archive, structure, ..

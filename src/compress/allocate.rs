@@ -7,7 +7,7 @@ use crate::compress::ErrorCurve;
 
 /// Channels that an image gathers at least: they are stored and run side by side, with as many
 /// states as the largest of them.
-pub const LANES_LEAST: usize = 4;
+const LANES_LEAST: usize = 4;
 
 /// How states are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -19,7 +19,7 @@ pub enum Allocation {
     Model,
     /// One order per layer, none below half the mean.
     Layer,
-    /// One order for every [`LANES_LEAST`] channels of a layer, gathered by how many states they need:
+    /// One order for every four channels of a layer, gathered by how many states they need:
     /// what an image stores. In a checkpoint they are padded to the largest order of the layer.
     Channel,
 }
@@ -96,7 +96,7 @@ impl Group {
 /// With [`Allocation::Layer`] no layer starts below half the mean order: the sum of errors alone
 /// can starve a whole layer. With [`Allocation::Channel`] states are shared among single channels
 /// first, which shows what each needs, then among the groups of those that need alike.
-pub fn allocate(
+pub(crate) fn allocate(
     curves: &[Vec<ErrorCurve>],
     importance: &[Vec<f64>],
     allocation: Allocation,

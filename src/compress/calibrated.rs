@@ -571,11 +571,11 @@ pub struct CalibratedLayer {
 
 /// A system made from a cut, see [`CalibratedLayer::record_of`].
 #[derive(Debug, Clone, Copy)]
-pub struct CutSystem<'a> {
+pub(crate) struct CutSystem<'a> {
     /// The order of the cut.
-    pub order: usize,
+    pub(crate) order: usize,
     /// The system that stands for the channel now.
-    pub system: &'a DiagonalSystem,
+    pub(crate) system: &'a DiagonalSystem,
 }
 
 impl CalibratedLayer {
@@ -672,7 +672,7 @@ impl CalibratedLayer {
     ///
     /// # Errors
     /// [`CompressError::Channel`].
-    pub fn systems(
+    pub(crate) fn systems(
         &self,
         block: &Block,
         orders: &[usize],
@@ -711,7 +711,7 @@ impl CalibratedLayer {
     ///
     /// # Errors
     /// [`CompressError::Channel`].
-    pub fn refitted(
+    pub(crate) fn refitted(
         &self,
         block: &Block,
         systems: &[DiagonalSystem],
@@ -730,7 +730,7 @@ impl CalibratedLayer {
     ///
     /// # Errors
     /// [`CompressError::Channel`].
-    pub fn record_of(
+    pub(crate) fn record_of(
         &self,
         block: &Block,
         made: &[CutSystem<'_>],

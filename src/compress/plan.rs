@@ -331,7 +331,7 @@ impl Plan {
     }
 
     /// Whether all channels of a layer get the same poles.
-    pub fn share_poles(&self) -> bool {
+    pub(crate) fn share_poles(&self) -> bool {
         self.share_poles
     }
 

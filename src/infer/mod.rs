@@ -217,12 +217,12 @@ impl<'a> Network<'a> {
     }
 
     /// Steps that sequences are padded to.
-    pub fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 
     /// The model that runs.
-    pub fn model(&self) -> &'a Model {
+    pub(crate) fn model(&self) -> &'a Model {
         self.model
     }
 

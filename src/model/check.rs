@@ -9,10 +9,8 @@ use crate::model::parts::{BlockParts, Gate, Linear, Norm, OutputLinear};
 pub(super) fn systems(parts: &BlockParts) -> Result<(), ModelError> {
     let place = &parts.name;
     let Some(first) = parts.systems.first() else {
-        return Err(ModelError::Empty {
-            place: place.clone(),
-            what: "systems",
-        });
+        let text = format!("{place}: found no systems, expected at least one");
+        return Err(ModelError(text));
     };
     let count = parts.systems.len();
     if !parts.backward.is_empty() {
@@ -25,9 +23,8 @@ pub(super) fn systems(parts: &BlockParts) -> Result<(), ModelError> {
     }
     for system in parts.systems.iter().chain(&parts.backward) {
         if system.time() == Time::Continuous {
-            return Err(ModelError::Continuous {
-                place: place.clone(),
-            });
+            let text = format!("{place}: found a continuous system, expected discrete ones");
+            return Err(ModelError(text));
         }
         size(place, "inputs of a system", shape(system).0, shape(first).0)?;
         size(
@@ -39,9 +36,8 @@ pub(super) fn systems(parts: &BlockParts) -> Result<(), ModelError> {
     }
     let direct = |system: &DiagonalSystem| system.feedthrough().iter().any(|d| *d != 0.0);
     if parts.backward.iter().any(direct) {
-        return Err(ModelError::BackwardFeedthrough {
-            place: place.clone(),
-        });
+        let text = format!("{place}: found a feedthrough backwards in time, expected none");
+        return Err(ModelError(text));
     }
     size(
         place,
@@ -139,28 +135,23 @@ pub(super) fn norm(place: &str, norm: &Norm, channels: usize) -> Result<(), Mode
 
 pub(super) fn size(
     place: &str,
-    what: &'static str,
+    what: &str,
     found: usize,
     expected: usize,
 ) -> Result<(), ModelError> {
     if found == expected {
         return Ok(());
     }
-    Err(ModelError::Size {
-        place: place.to_string(),
-        what,
-        found,
-        expected,
-    })
+    Err(ModelError(format!(
+        "{place}: found {found} {what}, expected {expected}"
+    )))
 }
 
-pub(super) fn finite(place: &str, what: &'static str, numbers: &[f64]) -> Result<(), ModelError> {
+pub(super) fn finite(place: &str, what: &str, numbers: &[f64]) -> Result<(), ModelError> {
     match numbers.iter().position(|x| !x.is_finite()) {
         None => Ok(()),
-        Some(index) => Err(ModelError::NotFinite {
-            place: place.to_string(),
-            what,
-            index,
-        }),
+        Some(index) => Err(ModelError(format!(
+            "{place}: number {index} of the {what} is not finite"
+        ))),
     }
 }

@@ -37,53 +37,10 @@ pub struct ModelParts {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model(ModelParts);
 
-/// Why parts do not make a model.
+/// Why parts do not make a model: what was found, what was expected, where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelError {
-    /// Something of which there must be one at least.
-    #[error("{place}: found no {what}, expected at least one")]
-    Empty {
-        /// The layer.
-        place: String,
-        /// What is missing.
-        what: &'static str,
-    },
-    /// Parts of different sizes.
-    #[error("{place}: found {found} {what}, expected {expected}")]
-    Size {
-        /// The layer, the encoder, the head.
-        place: String,
-        /// What was counted.
-        what: &'static str,
-        /// How many there are.
-        found: usize,
-        /// How many fit.
-        expected: usize,
-    },
-    /// A system in continuous time.
-    #[error("{place}: found a continuous system, expected discrete ones")]
-    Continuous {
-        /// The layer.
-        place: String,
-    },
-    /// A feedthrough in the direction backwards in time.
-    #[error("{place}: found a feedthrough backwards in time, expected none")]
-    BackwardFeedthrough {
-        /// The layer.
-        place: String,
-    },
-    /// A number that is not finite.
-    #[error("{place}: number {index} of the {what} is not finite")]
-    NotFinite {
-        /// The layer, the encoder, the head.
-        place: String,
-        /// Which tensor.
-        what: &'static str,
-        /// Its index, in column-major order.
-        index: usize,
-    },
-}
+#[error("{0}")]
+pub struct ModelError(String);
 
 /// The map from data to channels.
 #[derive(Debug, Clone, PartialEq)]

@@ -36,19 +36,19 @@ pub struct BlockParts {
 
 impl BlockParts {
     /// The number of channels.
-    pub fn channels(&self) -> usize {
+    pub(crate) fn channels(&self) -> usize {
         let inputs = self.systems.iter().map(|system| system.input().ncols());
         inputs.sum()
     }
 
     /// The outputs of all systems.
-    pub fn outputs(&self) -> usize {
+    pub(crate) fn outputs(&self) -> usize {
         let outputs = self.systems.iter().map(|system| system.output().nrows());
         outputs.sum()
     }
 
     /// The number of channels behind the layer.
-    pub fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         match &self.output {
             Some(OutputLinear { linear, gate }) if *gate == Gate::Halves => {
                 linear.weight.ncols() / 2

@@ -59,74 +59,25 @@ pub enum InputKind {
     },
 }
 
-/// Why data cannot go into a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InputError {
-    /// Tokens for a linear encoder, or numbers for an embedding.
-    #[error("the data are {found}, but the model takes {expected}")]
-    Kind {
-        /// `numbers` or `tokens`.
-        found: &'static str,
-        /// The other one.
-        expected: &'static str,
-    },
-    /// Data of another width than the encoder takes.
-    #[error("the data have {found} numbers at each step, the model takes {expected}")]
-    Width {
-        /// Of the data.
-        found: usize,
-        /// Of the model.
-        expected: usize,
-    },
-    /// Tokens that the embedding does not have.
-    #[error("the data have {found} different tokens, the model's embedding has {expected}")]
-    Vocabulary {
-        /// Of the data.
-        found: usize,
-        /// Of the model.
-        expected: usize,
-    },
-    /// A sequence without steps, with a part of a step or with too many.
-    #[error("a sequence holds {found} values, expected {steps} steps of {inputs}, or fewer")]
-    Length {
-        /// Numbers or tokens found.
-        found: usize,
-        /// Steps at most.
-        steps: usize,
-        /// Numbers of a step; 1 for tokens.
-        inputs: usize,
-    },
-    /// A token outside the vocabulary.
-    #[error("token {token} at step {step} is outside the vocabulary of {vocabulary}")]
-    Token {
-        /// The token.
-        token: u32,
-        /// Where it stands.
-        step: usize,
-        /// Rows of the embedding.
-        vocabulary: usize,
-    },
-    /// A number that is not finite.
-    #[error("value {index} of a sequence is not finite")]
-    NotFinite {
-        /// Its place in the sequence.
-        index: usize,
-    },
-}
+/// Why data cannot go into a network: what was found, what was expected, where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InputError(String);
 
 impl InputKind {
     /// Whether a network that takes this kind takes all of the data: numbers of the same width, or
     /// tokens of a vocabulary that is not larger.
     ///
     /// # Errors
-    /// [`InputError::Kind`], [`InputError::Width`], [`InputError::Vocabulary`].
+    /// [`InputError`] for the other kind, another width and a larger vocabulary.
     pub fn require(self, data: InputKind) -> Result<(), InputError> {
         match (self, data) {
             (InputKind::Numbers { width: expected }, InputKind::Numbers { width: found }) => {
                 match found == expected {
                     true => Ok(()),
-                    false => Err(InputError::Width { found, expected }),
+                    false => Err(InputError(format!(
+                        "the data have {found} numbers at each step, the model takes {expected}"
+                    ))),
                 }
             }
             (
@@ -136,7 +87,9 @@ impl InputKind {
                 InputKind::Tokens { vocabulary: found },
             ) => match found <= expected {
                 true => Ok(()),
-                false => Err(InputError::Vocabulary { found, expected }),
+                false => Err(InputError(format!(
+                    "the data have {found} different tokens, the model's embedding has {expected}"
+                ))),
             },
             _ => Err(self.takes_no(data.name())),
         }
@@ -146,15 +99,17 @@ impl InputKind {
     /// number or token once.
     ///
     /// # Errors
-    /// [`InputError::Kind`], [`InputError::Length`], [`InputError::NotFinite`],
-    /// [`InputError::Token`].
-    pub fn steps_of(self, sequence: Sequence<'_>, most: usize) -> Result<usize, InputError> {
+    /// [`InputError`] for the other kind, another length, and values that no model takes.
+    pub(crate) fn steps_of(self, sequence: Sequence<'_>, most: usize) -> Result<usize, InputError> {
         match (self, sequence) {
             (InputKind::Numbers { width }, Sequence::Values(values)) => {
                 let steps = whole_steps(values.len(), width, most)?;
                 match values.iter().position(|value| !value.is_finite()) {
                     None => Ok(steps),
-                    Some(index) => Err(InputError::NotFinite { index }),
+                    Some(index) => {
+                        let text = format!("value {index} of a sequence is not finite");
+                        Err(InputError(text))
+                    }
                 }
             }
             (InputKind::Tokens { vocabulary }, Sequence::Tokens(tokens)) => {
@@ -162,11 +117,10 @@ impl InputKind {
                 let outside = |token: &u32| *token as usize >= vocabulary;
                 match tokens.iter().position(outside) {
                     None => Ok(steps),
-                    Some(step) => Err(InputError::Token {
-                        token: tokens[step],
-                        step,
-                        vocabulary,
-                    }),
+                    Some(step) => Err(InputError(format!(
+                        "token {} at step {step} is outside the vocabulary of {vocabulary}",
+                        tokens[step]
+                    ))),
                 }
             }
             (_, Sequence::Values(_)) => Err(self.takes_no("numbers")),
@@ -176,7 +130,9 @@ impl InputKind {
 
     fn takes_no(self, found: &'static str) -> InputError {
         let expected = self.name();
-        InputError::Kind { found, expected }
+        InputError(format!(
+            "the data are {found}, but the model takes {expected}"
+        ))
     }
 
     fn name(self) -> &'static str {
@@ -190,11 +146,9 @@ impl InputKind {
 fn whole_steps(found: usize, inputs: usize, most: usize) -> Result<usize, InputError> {
     let steps = found / inputs.max(1);
     if steps * inputs != found || steps == 0 || steps > most {
-        return Err(InputError::Length {
-            found,
-            steps: most,
-            inputs,
-        });
+        return Err(InputError(format!(
+            "a sequence holds {found} values, expected {most} steps of {inputs}, or fewer"
+        )));
     }
     Ok(steps)
 }

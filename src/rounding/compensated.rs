@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::model::Linear;
 use crate::rounding::matrix::level;
-use crate::rounding::{Entries, MapStorage, RoundedMatrix, RoundingError};
+use crate::rounding::{Entries, MapStorage, RoundedMatrix, RoundingError, same};
 
 /// The share of the mean square of an input that every input has besides: directions that the
 /// sequences do not show cost something, too.
@@ -39,7 +39,7 @@ pub struct CompensatedMap {
 
 impl MapMoments {
     /// Nothing yet, for a map of so many inputs.
-    pub fn new(inputs: usize) -> Self {
+    pub(crate) fn new(inputs: usize) -> Self {
         let zeros = || DVector::zeros(inputs);
         Self {
             count: 0.0,
@@ -52,7 +52,7 @@ impl MapMoments {
     /// Sums that were gathered elsewhere: Σ x and Σ u, Σ x xᵀ and Σ x uᵀ over so many steps.
     ///
     /// # Errors
-    /// [`RoundingError::Moments`] where they are not of the same inputs.
+    /// [`RoundingError::Matrix`] where they are not of the same inputs.
     pub fn of_sums(
         count: f64,
         sums: [DVector<f64>; 2],
@@ -62,8 +62,8 @@ impl MapMoments {
         let expected = own.nrows();
         let sizes = [own.ncols(), cross.nrows(), cross.ncols()];
         let sizes = sizes.into_iter().chain(sums.iter().map(DVector::len));
-        if let Some(found) = sizes.into_iter().find(|&found| found != expected) {
-            return Err(RoundingError::Moments { found, expected });
+        for found in sizes {
+            same("second moments", "inputs", found, expected)?;
         }
         Ok(Self {
             count,
@@ -76,13 +76,11 @@ impl MapMoments {
     /// Adds the steps of a sequence: x and u, steps × inputs. Cost O(steps · inputs²).
     ///
     /// # Errors
-    /// [`RoundingError::Moments`] for another number of inputs.
-    pub fn add(&mut self, x: &DMatrix<f64>, u: &DMatrix<f64>) -> Result<(), RoundingError> {
+    /// [`RoundingError::Matrix`] for another number of inputs.
+    pub(crate) fn add(&mut self, x: &DMatrix<f64>, u: &DMatrix<f64>) -> Result<(), RoundingError> {
         let expected = self.own.nrows();
         for found in [x.ncols(), u.ncols()] {
-            if found != expected {
-                return Err(RoundingError::Moments { found, expected });
-            }
+            same("second moments", "inputs", found, expected)?;
         }
         let steps = x.nrows().min(u.nrows());
         self.count += steps as f64;
@@ -96,7 +94,7 @@ impl MapMoments {
     }
 
     /// Adds other sums.
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.count += other.count;
         for (sum, more) in self.sums.iter_mut().zip(&other.sums) {
             *sum += more;
@@ -113,7 +111,7 @@ impl MapMoments {
     /// are improved one at a time while the error falls. Cost O(inputs² · outputs).
     ///
     /// # Errors
-    /// As [`RoundedMatrix::nearest`]; [`RoundingError::Moments`] for another number of inputs.
+    /// As [`RoundedMatrix::nearest`]; [`RoundingError::Matrix`] for another number of inputs.
     ///
     /// # References
     /// Hassibi, Stork and Wolff, Optimal Brain Surgeon, 1993. Frantar and Alistarh, Optimal Brain
@@ -125,9 +123,7 @@ impl MapMoments {
         group: usize,
     ) -> Result<CompensatedMap, RoundingError> {
         let (found, expected) = (self.own.nrows(), linear.weight.nrows());
-        if found != expected {
-            return Err(RoundingError::Moments { found, expected });
-        }
+        same("second moments", "inputs", found, expected)?;
         let problem = self.problem(linear);
         let storage = match entries.bits() {
             None if entries == Entries::Bf16 => MapStorage::Bf16,
@@ -385,11 +381,8 @@ mod tests {
             x.tr_mul(&x),
             DMatrix::zeros(32, 31),
         );
-        let (found, expected) = (31, 32);
-        assert_eq!(
-            other.unwrap_err(),
-            RoundingError::Moments { found, expected }
-        );
+        let text = other.unwrap_err().to_string();
+        assert_eq!(text, "second moments of 31 inputs, expected 32");
     }
 
     #[test]
@@ -446,18 +439,10 @@ mod tests {
             .unwrap();
         assert!(made.linear.weight.iter().all(|w| w.is_finite()));
         let error = moments(&x, &x).compensated(&map(17, 3, true), Entries::Int4, 16);
-        let wrong = RoundingError::Moments {
-            found: 16,
-            expected: 17,
-        };
-        assert_eq!(error.unwrap_err(), wrong);
+        let text = error.unwrap_err().to_string();
+        assert_eq!(text, "second moments of 16 inputs, expected 17");
         let error = MapMoments::new(15).add(&x, &x).unwrap_err();
-        assert_eq!(
-            error,
-            RoundingError::Moments {
-                found: 16,
-                expected: 15
-            }
-        );
+        let text = error.to_string();
+        assert_eq!(text, "second moments of 16 inputs, expected 15");
     }
 }

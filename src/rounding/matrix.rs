@@ -29,7 +29,7 @@ impl RoundedMatrix {
     /// entries that are multiples of a scale already stays as it is.
     ///
     /// # Errors
-    /// [`RoundingError::Bits`], [`RoundingError::Group`], [`RoundingError::NotFinite`].
+    /// [`RoundingError::Matrix`].
     pub fn nearest(weight: &DMatrix<f64>, bits: u32, group: usize) -> Result<Self, RoundingError> {
         let scales = Self::best_scales(weight, bits, group)?;
         Self::with_scales(weight, bits, group, &scales.map(f64::from))
@@ -139,19 +139,21 @@ impl RoundedMatrix {
 
 fn check(weight: &DMatrix<f64>, bits: u32, group: usize) -> Result<(), RoundingError> {
     if ![3, 4, 8].contains(&bits) {
-        return Err(RoundingError::Bits { found: bits });
+        let text = format!("entries of {bits} bits, expected 3, 4 or 8");
+        return Err(RoundingError::Matrix(text));
     }
     if group == 0 || !group.is_multiple_of(16) {
-        return Err(RoundingError::Group { found: group });
+        let text = format!("groups of {group} inputs, expected a multiple of 16");
+        return Err(RoundingError::Matrix(text));
     }
     let inputs = weight.nrows();
     for (at, &value) in weight.iter().enumerate() {
         if !(value as f32).is_finite() {
-            return Err(RoundingError::NotFinite {
-                input: at % inputs,
-                output: at / inputs,
-                value,
-            });
+            return Err(RoundingError::Matrix(format!(
+                "entry ({}, {}) is {value}, expected a finite number",
+                at % inputs,
+                at / inputs
+            )));
         }
     }
     Ok(())
@@ -280,11 +282,11 @@ mod tests {
     fn what_cannot_be_rounded_is_refused() {
         let weight = waves(16, 1);
         let bits = RoundedMatrix::nearest(&weight, 5, 16).unwrap_err();
-        assert_eq!(bits, RoundingError::Bits { found: 5 });
+        assert!(bits.to_string().contains("5 bits, expected 3, 4 or 8"));
         let group = RoundedMatrix::nearest(&weight, 4, 12).unwrap_err();
-        assert_eq!(group, RoundingError::Group { found: 12 });
+        assert!(group.to_string().contains("groups of 12 inputs"));
         let infinite = DMatrix::from_element(16, 1, f64::INFINITY);
         let error = RoundedMatrix::nearest(&infinite, 4, 16).unwrap_err();
-        assert!(matches!(error, RoundingError::NotFinite { .. }));
+        assert!(error.to_string().contains("entry (0, 0) is inf"));
     }
 }

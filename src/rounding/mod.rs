@@ -95,48 +95,23 @@ pub enum Numbers {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoundingError {
-    /// Bits that no entry has.
-    #[error("entries of {found} bits, expected 3, 4 or 8")]
-    Bits {
-        /// The bits found.
-        found: u32,
-    },
-    /// Inputs of a group.
-    #[error("groups of {found} inputs, expected a multiple of 16")]
-    Group {
-        /// The inputs found.
-        found: usize,
-    },
-    /// A number that is not finite.
-    #[error("entry ({input}, {output}) is {value}, expected a finite number")]
-    NotFinite {
-        /// Row of the matrix.
-        input: usize,
-        /// Column of the matrix.
-        output: usize,
-        /// The number.
-        value: f64,
-    },
-    /// Second moments of other inputs.
-    #[error("second moments of {found} inputs, expected {expected}")]
-    Moments {
-        /// Inputs of the moments.
-        found: usize,
-        /// Inputs of the matrix.
-        expected: usize,
-    },
-    /// A storage of another model.
-    #[error("a storage of {found} layers, expected {expected}")]
-    Layers {
-        /// Layers of the storage.
-        found: usize,
-        /// Layers of the model.
-        expected: usize,
-    },
+    /// Bits or groups that no matrix has, numbers that are not finite, sizes that do not fit.
+    #[error("{0}")]
+    Matrix(String),
     /// A rounded model that is none.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// A rounded system that is none.
     #[error(transparent)]
     System(#[from] hankelite_control::SystemError),
+}
+
+/// Whether something is of as many `parts` as are expected.
+fn same(what: &str, parts: &str, found: usize, expected: usize) -> Result<(), RoundingError> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(RoundingError::Matrix(format!(
+            "{what} of {found} {parts}, expected {expected}"
+        ))),
+    }
 }

@@ -9,7 +9,7 @@ use crate::model::{
 };
 use crate::rounding::{
     Entries, LayerChoice, MapChoice, Numbers, RoundedMatrix, RoundingError, SharedMaps,
-    StorageChoice, half,
+    StorageChoice, half, same,
 };
 
 /// How a map is stored.
@@ -138,12 +138,10 @@ impl Storage {
     /// such a storage keeps them.
     ///
     /// # Errors
-    /// [`RoundingError::Layers`] for a choice for another model, and as [`RoundedMatrix::nearest`].
+    /// [`RoundingError::Matrix`] for a choice for another model, and as [`RoundedMatrix::nearest`].
     pub fn chosen(model: &Model, choice: &StorageChoice) -> Result<Self, RoundingError> {
         let (found, expected) = (choice.layers.len(), model.blocks().len());
-        if found != expected {
-            return Err(RoundingError::Layers { found, expected });
-        }
+        same("a storage", "layers", found, expected)?;
         let nearest = |linear: Option<&Linear>, choice: Option<MapChoice>| match (linear, choice) {
             (Some(linear), Some(choice)) => {
                 MapStorage::nearest(linear, choice.entries, choice.group)
@@ -195,12 +193,10 @@ impl Storage {
     /// is for whoever writes.
     ///
     /// # Errors
-    /// [`RoundingError::Layers`] for a storage of another model.
+    /// [`RoundingError::Matrix`] for a storage of another model.
     pub fn applied(&self, model: &Model) -> Result<Model, RoundingError> {
         let (found, expected) = (self.layers.len(), model.blocks().len());
-        if found != expected {
-            return Err(RoundingError::Layers { found, expected });
-        }
+        same("a storage", "layers", found, expected)?;
         let encoder = model.encoder().map(|encoder| match encoder {
             Encoder::Linear(linear) => Encoder::Linear(self.encoder.applied(linear, self.numbers)),
             table @ Encoder::Embedding(_) => table.clone(),

@@ -73,89 +73,9 @@ pub const C_RUNTIME: [(&str, &str); 2] = [
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// A layer that also runs backwards in time.
-    #[error(
-        "layer `{layer}` is bidirectional: its output depends on samples that have not come yet, \
-         expected a causal layer"
-    )]
-    Bidirectional {
-        /// Name of the layer.
-        layer: String,
-    },
-    /// A nonlinear function other than that of the layers before it.
-    #[error(
-        "layer `{layer}` has another form of GELU than the layers before it, expected one for all, \
-         which is what an image holds"
-    )]
-    Activation {
-        /// Name of the layer.
-        layer: String,
-    },
-    /// Parts that do not fit together.
-    #[error("{what} of {place} is {found}, expected {expected}")]
-    Shape {
-        /// Which size.
-        what: &'static str,
-        /// Encoder, head, or the name of a layer.
-        place: String,
-        /// The size found.
-        found: usize,
-        /// The size expected.
-        expected: usize,
-    },
-    /// A number that the runtime's precision cannot hold.
-    #[error("{what} of {place} is {value}, which is no finite number in single precision")]
-    NotFinite {
-        /// Which number.
-        what: &'static str,
-        /// Encoder, head, or the name of a layer.
-        place: String,
-        /// The number.
-        value: f64,
-    },
-    /// More bytes than an image counts.
-    #[error("the model takes {bytes} bytes, expected less than 4 GiB")]
-    TooLarge {
-        /// Bytes so far.
-        bytes: usize,
-    },
-    /// No streams, or more than there is memory for.
-    #[error("{streams} streams at once, expected 1 to {}", u16::MAX)]
-    Streams {
-        /// The number requested.
-        streams: usize,
-    },
-    /// More channels than an image counts.
-    #[error(
-        "the model has {found} channels, expected at most {}",
-        pack::CHANNELS_MAX
-    )]
-    Channels {
-        /// The channels found.
-        found: usize,
-    },
-    /// More modes than an image counts.
-    #[error(
-        "a channel of {place} has {found} modes, expected at most {}",
-        u16::MAX
-    )]
-    Modes {
-        /// Name of the layer.
-        place: String,
-        /// The modes found.
-        found: usize,
-    },
-    /// More inputs to a scale than an image counts.
-    #[error(
-        "{found} inputs share a scale in {place}, expected at most {}",
-        u16::MAX
-    )]
-    Group {
-        /// Encoder, head, or the name of a layer.
-        place: String,
-        /// The inputs found.
-        found: usize,
-    },
+    /// A model that no image holds, or more streams than there can be: what was found, and where.
+    #[error("{0}")]
+    Model(String),
     /// A storage that does not fit the model.
     #[error(transparent)]
     Rounding(#[from] RoundingError),

@@ -43,7 +43,7 @@ impl Image {
     ///
     /// # Errors
     /// As [`Image::new`].
-    pub fn double(model: &Model, entries: Entries) -> Result<Self, StreamError> {
+    pub(crate) fn double(model: &Model, entries: Entries) -> Result<Self, StreamError> {
         Self::packed_double(model, &nearest(model, entries)?)
     }
 
@@ -200,15 +200,13 @@ fn channels_of(model: &Model) -> Result<usize, StreamError> {
     let expect =
         |place: &str, found: usize| expect("the number of channels", place, found, channels);
     if channels == 0 {
-        return Err(StreamError::Shape {
-            what: "the number of channels",
-            place: "the model".to_string(),
-            found: 0,
-            expected: 1,
-        });
+        let found = "the number of channels of the model is 0, expected 1";
+        return Err(StreamError::Model(found.to_string()));
     }
     if channels > CHANNELS_MAX {
-        return Err(StreamError::Channels { found: channels });
+        return Err(StreamError::Model(format!(
+            "the model has {channels} channels, expected at most {CHANNELS_MAX}"
+        )));
     }
     for block in model.blocks() {
         expect(block.name(), block.channels())?;
@@ -228,12 +226,9 @@ fn expect(
     if found == expected {
         return Ok(());
     }
-    Err(StreamError::Shape {
-        what,
-        place: place.to_string(),
-        found,
-        expected,
-    })
+    Err(StreamError::Model(format!(
+        "{what} of {place} is {found}, expected {expected}"
+    )))
 }
 
 impl Packer {
@@ -371,8 +366,11 @@ impl Packer {
         let mut bytes = Vec::with_capacity(2 * modes.len());
         for &found in modes {
             let Ok(count) = u16::try_from(found) else {
-                let place = self.place.clone();
-                return Err(StreamError::Modes { place, found });
+                return Err(StreamError::Model(format!(
+                    "a channel of {} has {found} modes, expected at most {}",
+                    self.place,
+                    u16::MAX
+                )));
             };
             bytes.extend(count.to_le_bytes());
         }
@@ -524,8 +522,12 @@ impl Packer {
                     _ => code::INT3,
                 };
                 let Ok(group) = u16::try_from(integers.group) else {
-                    let (place, found) = (self.place.clone(), integers.group);
-                    return Err(StreamError::Group { place, found });
+                    return Err(StreamError::Model(format!(
+                        "{} inputs share a scale in {}, expected at most {}",
+                        integers.group,
+                        self.place,
+                        u16::MAX
+                    )));
                 };
                 record.group = group;
                 let scales = integers.scales.iter().flat_map(|scale| scale.to_le_bytes());
@@ -548,11 +550,10 @@ impl Packer {
         };
         match numbers.iter().find(|&&value| !finite(value)) {
             None => Ok(()),
-            Some(&value) => Err(StreamError::NotFinite {
-                what,
-                place: self.place.clone(),
-                value,
-            }),
+            Some(&value) => Err(StreamError::Model(format!(
+                "{what} of {} is {value}, which is no finite number in single precision",
+                self.place
+            ))),
         }
     }
 
@@ -604,7 +605,9 @@ impl Packer {
         let bytes = self.bytes.len();
         match u32::try_from(bytes) {
             Ok(_) => Ok(()),
-            Err(_) => Err(StreamError::TooLarge { bytes }),
+            Err(_) => Err(StreamError::Model(format!(
+                "the model takes {bytes} bytes, expected less than 4 GiB"
+            ))),
         }
     }
 
@@ -634,8 +637,11 @@ fn check_causal(block: &Block) -> Result<(), StreamError> {
     if block.backward().is_empty() {
         return Ok(());
     }
-    let layer = block.name().to_string();
-    Err(StreamError::Bidirectional { layer })
+    Err(StreamError::Model(format!(
+        "layer `{}` is bidirectional: its output depends on samples that have not come yet, expected a \
+         causal layer",
+        block.name()
+    )))
 }
 
 /// The form of GELU, which all layers have to share.
@@ -643,8 +649,11 @@ fn activation_of(model: &Model) -> Result<u8, StreamError> {
     let first = model.blocks().first().map(Block::activation);
     let mut blocks = model.blocks().iter();
     if let Some(other) = blocks.find(|block| Some(block.activation()) != first) {
-        let layer = other.name().to_string();
-        return Err(StreamError::Activation { layer });
+        return Err(StreamError::Model(format!(
+            "layer `{}` has another form of GELU than the layers before it, expected one for all, which is \
+             what an image holds",
+            other.name()
+        )));
     }
     Ok(match first.unwrap_or_default() {
         Nonlinearity::Gelu => code::GELU,

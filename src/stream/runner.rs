@@ -33,11 +33,22 @@ pub struct Snapshot<T = f32> {
     state: Vec<T>,
 }
 
+/// Whether so many streams, or steps of them, run at once.
+fn check_rows(rows: usize) -> Result<(), StreamError> {
+    match (1..=usize::from(u16::MAX)).contains(&rows) {
+        true => Ok(()),
+        false => Err(StreamError::Model(format!(
+            "{rows} streams at once, expected 1 to {}",
+            u16::MAX
+        ))),
+    }
+}
+
 impl Runner {
     /// Prepares a model, its state at zero. Cost O(weights).
     ///
     /// # Errors
-    /// [`StreamError::Bidirectional`] and others that state why the model cannot be streamed.
+    /// [`StreamError::Model`] and others that state why the model cannot be streamed.
     pub fn new(model: &Model) -> Result<Self, StreamError> {
         Self::from_image(Image::new(model, Entries::Full)?)
     }
@@ -80,11 +91,9 @@ impl<T: Number> Runner<T> {
     /// Runs several streams side by side, all states at zero.
     ///
     /// # Errors
-    /// [`StreamError::Streams`].
+    /// [`StreamError::Model`] for none, and for more than 65,535.
     pub fn with_streams(mut self, streams: usize) -> Result<Self, StreamError> {
-        if streams == 0 || streams > usize::from(u16::MAX) {
-            return Err(StreamError::Streams { streams });
-        }
+        check_rows(streams)?;
         self.streams = streams;
         self.state = Aligned::zero(streams * self.view().state_len());
         self.work = Aligned::zero(self.view().work_len(streams * self.steps));
@@ -94,12 +103,10 @@ impl<T: Number> Runner<T> {
     /// Makes room for [`Runner::run_chunk`] of up to so many steps.
     ///
     /// # Errors
-    /// [`StreamError::Streams`] where streams and steps are together more than 65,535.
+    /// [`StreamError::Model`] where streams and steps are together more than 65,535.
     pub fn with_steps(mut self, steps: usize) -> Result<Self, StreamError> {
         let rows = self.streams.saturating_mul(steps);
-        if rows == 0 || rows > usize::from(u16::MAX) {
-            return Err(StreamError::Streams { streams: rows });
-        }
+        check_rows(rows)?;
         self.steps = steps;
         self.work = Aligned::zero(self.view().work_len(rows));
         Ok(self)

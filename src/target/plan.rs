@@ -53,11 +53,11 @@ pub struct SizePlan {
     /// The head; absent where there is none.
     pub head: Option<MapChoice>,
     /// Biases of encoder and head.
-    pub numbers: Numbers,
+    pub(crate) numbers: Numbers,
     /// What decided which channels keep more states: `equal`, `root` or `gradient`.
-    pub importance: &'static str,
+    pub(crate) importance: &'static str,
     /// Relative change of the logits, each choice having been measured alone.
-    pub predicted: f64,
+    pub(crate) predicted: f64,
     /// Bytes of image and state.
     pub size: Size,
 }

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::common::{here, shared};
 use crate::models::{change_layer, changed, with_systems};
 use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, Declared, DssVersion, Fault, from_tensors, read, read_bytes,
-    read_dynamics, write,
+    Checkpoint, CheckpointError, DssVersion, from_tensors, read, read_bytes, read_dynamics,
 };
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{BatchNorm, BlockParts, Encoder, Gate, Linear, Norm, Placement, Pooling};
-use hankelite::{Plan, Rule, reduce};
+use hankelite::{Declared, Plan, Rule, reduce, write};
 use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
@@ -279,7 +278,7 @@ fn assert_dynamics_alone_suffice(files: Vec<(PathBuf, Declared)>) {
     ] {
         assert!(matches!(
             read_dynamics(data(file), &Declared::default()),
-            Err(CheckpointError::Content { .. })
+            Err(CheckpointError::Content(_))
         ));
     }
 }
@@ -355,9 +354,9 @@ fn a_sidecar_in_a_folder_declares_for_the_checkpoint_in_it() {
     assert_eq!(checkpoint.declared().norm, Some(Placement::Pre));
 }
 
-fn fault(name: &str, declared: Declared) -> Fault {
+fn fault(name: &str, declared: Declared) -> String {
     match read(data(name), &declared).err() {
-        Some(CheckpointError::Content { fault, .. }) => fault,
+        Some(CheckpointError::Content(content)) => content.to_string(),
         Some(other) => panic!("{name}: {other}"),
         None => panic!("{name} was read"),
     }
@@ -372,11 +371,8 @@ fn models_of_other_kinds_are_refused_by_name() {
         ("bad/cnn.pth", "convolutional"),
     ] {
         let found = fault(file, none);
-        assert!(
-            matches!(found, Fault::Unsupported { .. }),
-            "{file}: {found}"
-        );
-        assert!(found.to_string().contains(word), "{file}: {found}");
+        assert!(found.contains("found by tensor"), "{file}: {found}");
+        assert!(found.contains(word), "{file}: {found}");
     }
 }
 
@@ -396,42 +392,32 @@ fn published_models_with_a_low_rank_term_are_refused_by_name() {
 
 #[test]
 fn faults_of_the_tensors_name_the_tensor_and_what_was_expected() {
-    let none = Declared::default();
-    let found = fault("bad/mixed_families.safetensors", none);
-    assert!(matches!(found, Fault::MixedFamilies { .. }), "{found}");
-    let found = fault("bad/nan.safetensors", none);
-    assert!(
-        matches!(&found, Fault::NotFinite { tensor, .. } if tensor == "s4_layers.1.kernel.C"),
-        "{found}"
-    );
-    let found = fault("bad/missing.safetensors", none);
-    assert!(
-        matches!(&found, Fault::Missing { tensor, .. } if tensor == "s4_layers.1.kernel.log_dt"),
-        "{found}"
-    );
-    let found = fault("bad/extra.safetensors", none);
-    assert!(
-        matches!(&found, Fault::Unconsumed { tensors } if tensors.len() == 1),
-        "{found}"
-    );
-    let found = fault("bad/shapes.safetensors", none);
-    assert!(
-        matches!(&found, Fault::Shape { tensor, .. } if tensor.ends_with("kernel.C")),
-        "{found}"
-    );
+    for (file, words) in [
+        ("mixed_families", "expected one family"),
+        ("nan", "tensor `s4_layers.1.kernel.C` holds NaN"),
+        (
+            "missing",
+            "tensor `s4_layers.1.kernel.log_dt` is missing, expected",
+        ),
+        ("extra", "1 tensors belong to no known part of the model"),
+        ("shapes", "kernel.C` has shape"),
+    ] {
+        let found = fault(&format!("bad/{file}.safetensors"), Declared::default());
+        assert!(found.contains(words), "{file}: {found}");
+    }
 }
 
 #[test]
 fn the_softmax_kernel_asks_for_its_length_and_a_version_must_fit_the_tensors() {
     let found = fault("dss_softmax_classifier.pth", Declared::default());
-    assert!(matches!(found, Fault::Undeclared { .. }), "{found}");
+    assert!(found.contains("the file does not record"), "{found}");
     let declared = Declared {
         dss_version: Some(DssVersion::Exp),
         length: Some(48),
         ..Declared::default()
     };
     let found = fault("dss_softmax_classifier.pth", declared);
-    assert!(matches!(found, Fault::Contradiction { .. }), "{found}");
+    assert!(found.contains("contradicts"), "{found}");
 }
 
 #[test]
@@ -484,12 +470,10 @@ fn a_pole_that_the_layout_cannot_hold_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pth");
     let error = write(&checkpoint.with_model(model), &out).unwrap_err();
-    let CheckpointError::Content { fault, .. } = error else {
-        panic!("a content error, not {error}");
-    };
+    let text = error.to_string();
     assert!(
-        matches!(&fault, Fault::NotRepresentable { channel: 2, layer, .. } if layer == "s4_layers.1"),
-        "{fault}"
+        text.contains("layer `s4_layers.1`, channel 2: pole"),
+        "{text}"
     );
     assert!(!out.exists());
 }
@@ -506,10 +490,10 @@ fn a_number_that_overflows_the_files_dtype_is_named_before_anything_is_written()
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pth");
     let error = write(&checkpoint.with_model(model), &out).unwrap_err();
+    let text = error.to_string();
     assert!(
-        matches!(&error, CheckpointError::Content { fault: Fault::Overflow { tensor, .. }, .. }
-            if tensor == "s4_layers.0.kernel.C"),
-        "{error}"
+        text.contains("tensor `s4_layers.0.kernel.C` would hold"),
+        "{text}"
     );
     assert!(!out.exists());
 }
@@ -521,7 +505,7 @@ fn a_dss_version_declared_for_s4d_layers_is_a_contradiction() {
         ..Declared::default()
     };
     let found = fault("s4d_classifier.pth", declared);
-    assert!(matches!(found, Fault::Contradiction { .. }), "{found}");
+    assert!(found.contains("contradicts"), "{found}");
 }
 
 #[test]
@@ -641,10 +625,8 @@ fn a_weight_of_another_size_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.pth");
     let error = write(&checkpoint.with_model(model), &path).unwrap_err();
-    let CheckpointError::Content { fault, .. } = error else {
-        panic!("{error}");
-    };
-    assert!(matches!(fault, Fault::Shape { tensor, .. } if tensor == "decoder.weight"));
+    let text = error.to_string();
+    assert!(text.contains("tensor `decoder.weight` has shape"), "{text}");
     assert!(!path.exists());
 }
 
@@ -776,7 +758,7 @@ fn a_new_model_in_both_directions_is_written_as_version_4_holds_it() {
 /// The logits of two models differ by single precision only.
 fn assert_close_to(
     found: &Checkpoint,
-    model: &hankelite::Model,
+    model: &hankelite::model::Model,
     golden_file: &str,
     tolerance: f64,
 ) {
@@ -789,7 +771,7 @@ fn assert_close_to(
 
 /// The model with batch norms, plain output maps and outputs at every step; and a bidirectional
 /// one.
-fn variants(model: &hankelite::Model) -> (hankelite::Model, hankelite::Model) {
+fn variants(model: &hankelite::model::Model) -> (hankelite::model::Model, hankelite::model::Model) {
     let without_feedthrough = |system: &DiagonalSystem| {
         let residues = system.residues().unwrap();
         let (time, exponents) = (system.time(), system.exponents().to_vec());

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::common::here;
-use hankelite::checkpoint::{Declared, read, write};
+use hankelite::checkpoint::read;
+use hankelite::{Declared, write};
 use hankelite_archive::Archive;
 
 fn fixture(name: &str) -> PathBuf {

@@ -10,13 +10,13 @@ use hankelite::calibrate::{
     CalibratedReduction, Calibration, Captured, Known, Settings, TargetSize, WeightChoice,
     change_beyond,
 };
-use hankelite::checkpoint::{HalfGate, from_tensors};
+use hankelite::checkpoint::{Checkpoint, HalfGate, from_tensors};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner};
 use hankelite::target::{Parts, Sizes, TargetError, WholeSize};
-use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;
 

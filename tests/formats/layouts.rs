@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::common::here;
 use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, Family, Fault, Transform, layout_table, listed_models,
-    read_dynamics,
+    Checkpoint, CheckpointError, Family, Transform, layout_table, listed_models, read_dynamics,
 };
 use hankelite::compress::Method;
-use hankelite::model::Block;
-use hankelite::{Declared, Model, Plan, Rule, read, reduce, write};
+use hankelite::model::{Block, Model};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor};
 use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
@@ -243,9 +242,9 @@ fn a_reduced_file_keeps_every_name_and_all_that_is_not_dynamics() {
     }
 }
 
-fn fault(name: &str, declared: &Declared) -> Fault {
+fn fault(name: &str, declared: &Declared) -> String {
     match read(file(name), declared).map(|_| ()).unwrap_err() {
-        CheckpointError::Content { fault, .. } => fault,
+        CheckpointError::Content(content) => content.to_string(),
         other => panic!("{other}"),
     }
 }
@@ -253,31 +252,19 @@ fn fault(name: &str, declared: &Declared) -> Fault {
 #[test]
 fn what_cannot_be_told_is_asked_for_and_what_contradicts_is_refused() {
     let nothing = Declared::default();
-    assert!(matches!(fault("s4_v4", &nothing), Fault::Undeclared { .. }));
-    assert!(matches!(
-        fault("annotated_dss", &nothing),
-        Fault::Undeclared { .. }
-    ));
-    assert!(matches!(
-        fault("s4_dplr_v4", &nothing),
-        Fault::Unsupported { .. }
-    ));
+    assert!(fault("s4_v4", &nothing).contains("the file does not record"));
+    assert!(fault("annotated_dss", &nothing).contains("the file does not record"));
+    assert!(fault("s4_dplr_v4", &nothing).contains("found by tensor"));
     let declared = Declared {
         conj_sym: Some(true),
         ..nothing
     };
-    assert!(matches!(
-        fault("lru", &declared),
-        Fault::Contradiction { .. }
-    ));
+    assert!(fault("lru", &declared).contains("contradicts"));
     let declared = Declared {
         bandlimit: Some(1.0),
         ..nothing
     };
-    assert!(matches!(
-        fault("s4_v3_bilinear", &declared),
-        Fault::Contradiction { .. }
-    ));
+    assert!(fault("s4_v3_bilinear", &declared).contains("contradicts"));
     assert!(open("s5").assumptions().len() == 3);
 }
 

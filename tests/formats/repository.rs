@@ -8,9 +8,9 @@ use crate::common::here;
 use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
 use hankelite::checkpoint::{Checkpoint, Family};
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::{Norm, Placement, Pooling, Sequence};
+use hankelite::model::{Model, Norm, Placement, Pooling, Sequence};
 use hankelite::stream::Runner;
-use hankelite::{Declared, Model, Plan, Rule, read, reduce, write};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::Archive;
 
 const LENGTH: usize = 20;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::common::here;
 use crate::golden::{Golden, largest_difference, logits};
-use hankelite::checkpoint::{Gelu, from_tensors, read_layerwise};
+use hankelite::checkpoint::{Checkpoint, Gelu, from_tensors, read_layerwise};
 use hankelite::model::{Block, Model, Nonlinearity};
-use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor};
 
 const NETWORKS: [&str; 2] = ["s5_full_glu", "lru_half_glu1"];

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::common::here;
 use crate::golden::{Golden, LENGTH, largest_difference, logits};
 use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
-use hankelite::checkpoint::{Family, Gelu, HalfGate};
+use hankelite::checkpoint::{Checkpoint, Family, Gelu, HalfGate};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Nonlinearity, Placement, Pooling};
 use hankelite::stream::Runner;
-use hankelite::{Checkpoint, Declared, Plan, Rule, read, reduce, write};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 
 const FILES: [&str; 5] = [

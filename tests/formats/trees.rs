@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::here;
-use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, Family, Fault, from_tensors, read_layerwise,
-};
+use hankelite::checkpoint::{Checkpoint, Family, from_tensors, read_layerwise};
 use hankelite::compress::reduce_layer;
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::Sequence;
@@ -222,10 +220,8 @@ fn a_layer_that_is_applied_twice_runs_twice_and_stays_one() {
     let first = checkpoint.model.blocks()[0].clone();
     let apart = checkpoint.with_model(small.model.with_block(0, first).unwrap());
     let error = write(&apart, out.path().join("apart.pth")).unwrap_err();
-    let CheckpointError::Content { fault, .. } = error else {
-        panic!("{error}");
-    };
-    assert!(matches!(fault, Fault::Untied { .. }), "{fault}");
+    let text = error.to_string();
+    assert!(text.contains("share their numbers in the file"), "{text}");
 }
 
 #[test]

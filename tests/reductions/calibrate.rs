@@ -9,7 +9,7 @@ use hankelite::calibrate::{
     CalibrateError, Calibrated, CalibratedReduction, Calibration, CalibrationRun, Importance,
     Known, Settings, TargetSize, WeightChoice, input_statistics, layer_inputs,
 };
-use hankelite::checkpoint::{Declared, read};
+use hankelite::checkpoint::read;
 use hankelite::compress::{Allocation, Method};
 use hankelite::infer::{InferError, Network, Path as Run, Score, importance};
 use hankelite::model::{
@@ -17,7 +17,7 @@ use hankelite::model::{
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::target::TargetError;
-use hankelite::{Labelled, Plan, ProgressSink, Reducer, Rule, Stage, reduce};
+use hankelite::{Declared, Labelled, Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement, StatisticsError, Time};
 use hankelite_data::{Dataset, Source, Split};

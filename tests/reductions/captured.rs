@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{here, top};
 use hankelite::calibrate::{
-    CalibrateError, Calibrated, CalibratedReduction, Calibration, Captured, CapturedError, Known,
+    CalibrateError, Calibrated, CalibratedReduction, Calibration, Captured, Known,
     LayerCalibration, Settings, TargetSize, WeightChoice, input_statistics,
 };
+use hankelite::checkpoint::Checkpoint;
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::Sequence;
-use hankelite::{Checkpoint, Declared, Model, Plan, Rule, read, reduce};
+use hankelite::model::{Model, Sequence};
+use hankelite::{Declared, Plan, Rule, read, reduce};
 use hankelite_archive::{Archive, Container, Dtype, RawTensor, write_arrays};
 use hankelite_data::{Dataset, Source, Split};
 use rand::{Rng, SeedableRng};
@@ -221,7 +222,6 @@ fn captures_that_do_not_fit_are_refused_by_name() {
     let (first, second) = ("trunk.mixers.0", "trunk.mixers.1");
     let good = || tensor(&[2, 8, 16], 1.0);
     let error = fault(vec![("mixers.0", good())]);
-    assert!(matches!(error, CapturedError::Missing { .. }), "{error}");
     assert!(
         error
             .to_string()
@@ -239,7 +239,7 @@ fn captures_that_do_not_fit_are_refused_by_name() {
         (first, good()),
         (second, tensor(&[2, 8, 16], f64::NAN)),
     ]);
-    assert!(matches!(error, CapturedError::NotFinite { .. }), "{error}");
+    assert!(error.contains("holds NaN in sequence 0"), "{error}");
     let gradient = "trunk.mixers.0.output_gradient";
     let error = fault(vec![(first, good()), (second, good()), (gradient, good())]);
     assert!(

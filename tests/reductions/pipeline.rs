@@ -1,12 +1,11 @@
 //! The whole way: read, reduce, write, read again, run.
 
 use crate::common::{here, shared};
-use hankelite::checkpoint::{Checkpoint, Declared, DssVersion, read, write};
-use hankelite::compress::{
-    CompressError, Method, Plan, PlanError, RealisationChoice, Rule, TimeBase, reduce,
-};
+use hankelite::checkpoint::{Checkpoint, DssVersion, read};
+use hankelite::compress::{CompressError, Method, PlanError, RealisationChoice, TimeBase};
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{Model, Sequence};
+use hankelite::{Declared, Plan, Rule, reduce, write};
 use hankelite_control::{ControlError, Realisation, SystemError, balance, h2_error, h2_norm};
 use hankelite_data::{Dataset, Source, Split};
 

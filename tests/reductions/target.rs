@@ -2,11 +2,11 @@
 
 use hankelite::calibrate::{CalibratedReduction, Calibration, WeightChoice};
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::Sequence;
+use hankelite::model::{Model, Sequence};
 use hankelite::rounding::{Entries, MapStorage, Numbers};
 use hankelite::stream::{Image, Runner};
 use hankelite::target::{Parts, Sizes, TargetError, WholeSize};
-use hankelite::{Declared, Model, read};
+use hankelite::{Declared, read};
 
 const LENGTH: usize = 256;
 

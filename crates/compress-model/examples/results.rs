@@ -13,10 +13,11 @@
 
 use std::path::Path;
 
-use hankelite::checkpoint::{Declared, read};
-use hankelite::compress::{Method, Plan, RealisationChoice, Rule, TimeBase, reduce};
+use hankelite::checkpoint::read;
+use hankelite::compress::{Method, RealisationChoice, TimeBase};
 use hankelite::infer::{Network, Path as Run, Score};
 use hankelite::model::Model;
+use hankelite::{Declared, Plan, Rule, reduce};
 use hankelite_data::{Dataset, Source};
 
 type Failure = Box<dyn std::error::Error>;

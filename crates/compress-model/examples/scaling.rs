@@ -11,8 +11,9 @@
 
 use std::time::Instant;
 
-use hankelite::compress::{Plan, Rule, reduce_layer};
+use hankelite::compress::reduce_layer;
 use hankelite::model::{Block, BlockParts, Nonlinearity};
+use hankelite::{Plan, Rule};
 use hankelite_control::{DiagonalSystem, Realisation, Time, balance};
 use num_complex::Complex64;
 use plotters::prelude::*;

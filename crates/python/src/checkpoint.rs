@@ -8,16 +8,15 @@ use hankelite::calibrate::{
     CalibrateError, Calibrated, CalibratedReduction, CalibrationRun, Captured, Settings,
     WeightChoice,
 };
-use hankelite::checkpoint::{Declared, Family, Provenance, from_tensors};
+use hankelite::checkpoint::{Family, Provenance, from_tensors};
 use hankelite::compress::{
-    LayerRecord, LayerSpectrum, Method, RealisationChoice, inspect_observed,
+    LayerRecord, LayerSpectrum, Method, RealisationChoice, TimeBase, inspect_observed,
 };
 use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
-use hankelite::progress::ProgressSink;
 use hankelite::rounding::Storage;
 use hankelite::target::{Drawn, Met, Size, Sizes, TargetError};
-use hankelite::{Plan, Realisation, Rule, Suited, TimeBase, compress};
+use hankelite::{Declared, Plan, ProgressSink, Realisation, Rule, Suited, compress};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -50,7 +49,7 @@ type SpectrumOut<'py> = (
 
 /// A model with how its tensors encode it.
 #[pyclass(frozen, module = "hankelite._core")]
-pub(crate) struct Checkpoint(hankelite::Checkpoint);
+pub(crate) struct Checkpoint(hankelite::checkpoint::Checkpoint);
 
 #[pymethods]
 impl Checkpoint {
@@ -458,10 +457,10 @@ impl Checkpoint {
     /// With what the model card of a folder says: how the layers were made smaller, and on which data.
     fn noted(
         &self,
-        smaller: hankelite::Checkpoint,
+        smaller: hankelite::checkpoint::Checkpoint,
         records: &[LayerRecord],
         (method, calibration): (&str, Option<&str>),
-    ) -> hankelite::Checkpoint {
+    ) -> hankelite::checkpoint::Checkpoint {
         let Some(folder) = self.0.folder() else {
             return smaller;
         };
@@ -661,7 +660,7 @@ impl PlanIn {
         serde_json::from_str(text).map_err(Failure::setting)
     }
 
-    fn plan(self, checkpoint: &hankelite::Checkpoint) -> Outcome<Plan> {
+    fn plan(self, checkpoint: &hankelite::checkpoint::Checkpoint) -> Outcome<Plan> {
         let rule = match (self.order, self.energy, self.tolerance) {
             (Some(order), None, None) => Rule::Order(order),
             (None, Some(share), None) => Rule::Energy(share),

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use hankelite::Checkpoint;
 use hankelite::archive::write_whole;
+use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
 use hankelite_onnx::{Form, export};
 

@@ -7,8 +7,8 @@ mod models;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::Optimizer;
-use hankelite::model::{Block, Norm, Placement, Sequence};
-use hankelite::{Declared, Model, infer};
+use hankelite::model::{Block, Model, Norm, Placement, Sequence};
+use hankelite::{Declared, infer};
 use hankelite_control::DiagonalSystem;
 use hankelite_research::shallow::{
     Activation, IndRnn, Parameters, Query, Samples, Transformer, TransformerSize, Units,

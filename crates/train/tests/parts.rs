@@ -11,9 +11,9 @@ use candle_core::{DType, Device, Tensor, Var};
 use common::here;
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, Time};
-use hankelite::model::{BatchNorm, Encoder, Norm, Sequence};
+use hankelite::model::{BatchNorm, Encoder, Model, Norm, Sequence};
 use hankelite::rounding::{Entries, LayerChoice, MapChoice, Storage, StorageChoice};
-use hankelite::{Declared, Model, infer};
+use hankelite::{Declared, infer};
 use hankelite_archive::Archive;
 use hankelite_train::nn::{
     Architecture, HeldMaps, LayerKind, Mode, NetworkInput, SequenceModel, TrainableNetwork,

@@ -11,12 +11,12 @@ mod models;
 use candle_core::{DType, Device, Tensor, Var};
 use common::here;
 use golden::{Golden, LENGTH, logits};
-use hankelite::checkpoint::HalfGate;
+use hankelite::checkpoint::{Checkpoint, HalfGate};
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, nalgebra::DMatrix};
-use hankelite::model::{Placement, Pooling};
+use hankelite::model::{Model, Placement, Pooling};
 use hankelite::rounding::{Entries, LayerChoice, MapChoice, Storage, StorageChoice};
-use hankelite::{Checkpoint, Declared, Model, write};
+use hankelite::{Declared, write};
 use hankelite_train::nn::{
     HeldMaps, Mode, NetworkError, NetworkInput, Penalty, SequenceModel, TrainableNetwork,
     TrainableOptions, Wanted,

@@ -6,11 +6,11 @@ use hankelite::calibrate::{
     CalibratedReduction, CalibrationRun, Choice, Settings, TargetSize, WeightChoice, change_beyond,
 };
 use hankelite::checkpoint::{Provenance, read_files};
-use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
+use hankelite::compress::{LayerRecord, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::{Storage, StorageChoice};
 use hankelite::target::Size;
-use hankelite::{ProgressSink, Reducer, Suited};
+use hankelite::{Plan, ProgressSink, Reducer, Rule, Suited};
 use serde::Deserialize;
 
 use crate::given::{Given, listed, steps};

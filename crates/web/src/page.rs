@@ -3,8 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use hankelite::progress::Stage;
-use hankelite::{Declared, ProgressSink};
+use hankelite::{Declared, ProgressSink, Stage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use hankelite::calibrate::{Rescale, Rescaling, layer_inputs, rescale, step_statistics};
-use hankelite::checkpoint::{Declared, read};
-use hankelite::compress::{Plan, Rule, reduce};
+use hankelite::checkpoint::read;
 use hankelite::infer::{Network, Path as Run};
 use hankelite::measure::{StepStatistics, filter_norm, layer_measure, psi, psi_gradient};
 use hankelite::model::{Model, Sequence};
+use hankelite::{Declared, Plan, Rule, reduce};
 use hankelite_control::{Convolver, DiagonalSystem, Time};
 use hankelite_research::bounds::{
     BoundError, Caveat, FastRnn, LayerNorms, Risk, SequenceSizes, Signals, SpectralRnn, Tied,

@@ -34,13 +34,13 @@ pub(super) use network::{SharedReduction, SharedSettings};
 use sample::Sample;
 use unit::Unit;
 
-use crate::calibrate::{CalibrateError, Known};
+use crate::calibrate::CalibrateError;
 use crate::compress::{CompressError, JointRecord, LayerRecord, record_of_joint};
 use crate::model::Block;
 
 /// What one layer got in some sequences, and what its outputs do.
 #[derive(Debug, Clone)]
-pub struct LayerSequences {
+pub(super) struct LayerSequences {
     inputs: Vec<DMatrix<f64>>,
     gradients: Vec<Vec<DMatrix<f64>>>,
 }
@@ -53,7 +53,7 @@ impl LayerSequences {
     /// # Errors
     /// [`CalibrateError::Weight`] for no sequences, shapes that do not fit one another, and numbers
     /// that are not finite.
-    pub fn new(
+    pub(super) fn new(
         inputs: Vec<DMatrix<f64>>,
         gradients: Vec<Vec<DMatrix<f64>>>,
     ) -> Result<Self, CalibrateError> {
@@ -92,28 +92,19 @@ impl LayerSequences {
         Ok(Self { inputs, gradients })
     }
 
-    /// Whether there are gradients.
-    pub fn has_gradients(&self) -> bool {
-        self.gradients.iter().any(|own| !own.is_empty())
-    }
-
     /// Steps of the longest sequence.
-    pub fn length(&self) -> usize {
+    fn length(&self) -> usize {
         self.inputs.iter().map(DMatrix::nrows).max().unwrap_or(0)
     }
 }
 
 /// A layer reduced alone.
-#[derive(Debug, Clone)]
-#[must_use]
-#[non_exhaustive]
-pub struct LayerReduction {
+#[derive(Debug)]
+pub(super) struct LayerReduction {
     /// The layer with fewer modes.
-    pub block: Block,
+    pub(super) block: Block,
     /// What was done.
-    pub record: LayerRecord,
-    /// Which parts of the method could run.
-    pub known: Known,
+    pub(super) record: LayerRecord,
 }
 
 /// Reduces every system of a layer to at most `order` modes, for the inputs that it got. Systems of
@@ -126,7 +117,7 @@ pub struct LayerReduction {
 /// # Errors
 /// [`CalibrateError::Weight`] for inputs of other widths than the layer's, and for directions with
 /// different modes; [`CalibrateError::Compress`] for modes that do not decay.
-pub fn reduce_layer_jointly(
+pub(super) fn reduce_layer_jointly(
     block: &Block,
     sequences: &LayerSequences,
     order: usize,
@@ -157,10 +148,6 @@ pub fn reduce_layer_jointly(
     Ok(LayerReduction {
         record: record_of_joint(&block[0], &block[1], joint, sequences.length())?,
         block: block[1].clone(),
-        known: match sequences.has_gradients() {
-            true => Known::InputsAndGradients,
-            false => Known::Inputs,
-        },
     })
 }
 

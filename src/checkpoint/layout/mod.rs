@@ -41,7 +41,7 @@ use hankelite_archive::Dtype;
 use hankelite_control::{DiagonalSystem, SystemClass};
 pub(super) use hyena::HyenaForm;
 pub(super) use lru::REAL_POLE_ANGLE;
-pub use own::{Axes, Complex, Frequency, Hold, OwnLayout, Stored, Weight};
+pub use own::OwnLayout;
 pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
 pub(super) use s5::is_of_events;

@@ -22,29 +22,30 @@ use crate::checkpoint::tensors::{Tensors, interleave};
 /// none      a = e^{λΔ}                   K[l] = factor · Re Σ_n w_n a^l
 /// ```
 ///
-/// In a TOML file `NAME.layout.toml` beside the checkpoint `NAME.…`, or made in Rust.
+/// In a TOML file `NAME.layout.toml` beside the checkpoint `NAME.…`, or such a text given to
+/// [`OwnLayout::parse`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnLayout {
     /// The axes of the tensors with one entry for each channel and mode.
     #[serde(default)]
-    pub axes: Axes,
+    axes: Axes,
     /// How poles and weights become those of discrete time.
     #[serde(default)]
-    pub hold: Hold,
+    hold: Hold,
     /// What the real part is multiplied with: 2 where one of each conjugate pair is stored.
     #[serde(default = "one")]
-    pub factor: f64,
+    factor: f64,
     /// Δ, one for each channel; without it every step is 1.
-    pub step: Option<Stored>,
+    step: Option<Stored>,
     /// −Re λ, which is positive.
-    pub decay: Stored,
+    decay: Stored,
     /// Im λ.
-    pub frequency: Frequency,
+    frequency: Frequency,
     /// The complex weights w.
-    pub weight: Weight,
+    weight: Weight,
     /// The name of D, one number for each channel.
-    pub feedthrough: Option<String>,
+    pub(super) feedthrough: Option<String>,
 }
 
 fn one() -> f64 {
@@ -54,7 +55,7 @@ fn one() -> f64 {
 /// The complex weights w of the modes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Weight {
+enum Weight {
     /// One tensor.
     One(Complex),
     /// The product of two, B and C: what is written has the product in the second, and 1 in the first.
@@ -64,7 +65,7 @@ pub enum Weight {
 /// Complex numbers in a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Complex {
+enum Complex {
     /// The name of a complex tensor, or of a real one with a last axis of two.
     Pairs(String),
     /// The names of two real tensors.
@@ -97,12 +98,12 @@ impl Complex {
 /// A tensor and what its numbers go through.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stored {
+struct Stored {
     /// The last part of the tensor's name.
-    pub name: String,
+    name: String,
     /// What makes a stored number the one that is meant.
     #[serde(default = "plain")]
-    pub transform: Transform,
+    transform: Transform,
 }
 
 fn plain() -> Transform {
@@ -112,18 +113,18 @@ fn plain() -> Transform {
 /// The tensor of imaginary parts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Frequency {
+struct Frequency {
     /// The last part of the tensor's name.
-    pub name: String,
+    name: String,
     /// 1, or −1 where the conjugate is stored.
     #[serde(default = "one")]
-    pub sign: f64,
+    sign: f64,
 }
 
 /// Which axis of a tensor is which.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Axes {
+enum Axes {
     /// (channels, modes).
     #[default]
     ChannelMode,
@@ -134,7 +135,7 @@ pub enum Axes {
 /// How a continuous mode becomes a discrete one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Hold {
+enum Hold {
     /// Zero-order hold.
     #[default]
     Zoh,
@@ -146,7 +147,7 @@ pub enum Hold {
 
 impl OwnLayout {
     /// Where the description of a checkpoint's layers lies: `model.pth` has `model.layout.toml`.
-    pub fn beside(checkpoint: &Path) -> PathBuf {
+    fn beside(checkpoint: &Path) -> PathBuf {
         checkpoint.with_extension("layout.toml")
     }
 

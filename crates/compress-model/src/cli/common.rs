@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use hankelite::Declared;
 use hankelite::checkpoint::{
-    Checkpoint, Declared, Discretisation, DssVersion, Gelu, HalfGate, Layerwise, PartName,
-    Transform, read, read_dynamics, read_layerwise,
+    Checkpoint, Discretisation, DssVersion, Gelu, HalfGate, Layerwise, PartName, Transform, read,
+    read_dynamics, read_layerwise,
 };
 use hankelite::model::{Placement, Pooling};
 pub(super) use hankelite_report::{grouped, short};

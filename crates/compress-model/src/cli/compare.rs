@@ -8,9 +8,10 @@ use clap::Args;
 use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{
-    Allocation, LayerRecord, Method, Plan, RealisationChoice, Rule, TimeBase, reduce_observed,
+    Allocation, LayerRecord, Method, RealisationChoice, TimeBase, reduce_observed,
 };
 use hankelite::model::Model;
+use hankelite::{Plan, Rule};
 use hankelite_control::Refinement;
 use hankelite_data::Source;
 use hankelite_report::{Cell, Page, PageTable};

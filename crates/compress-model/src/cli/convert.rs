@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use hankelite::checkpoint::{Family, write};
+use hankelite::checkpoint::Family;
 use hankelite::compress::kernel_distance;
 use hankelite::model::Model;
+use hankelite::write;
 use hankelite_archive::{WeightSet, check_output};
 use hankelite_control::side_by_side;
 use serde::Serialize;

@@ -2,12 +2,12 @@
 
 use anyhow::Context;
 use clap::Args;
-use hankelite::Suited;
 use hankelite::calibrate::step_statistics;
-use hankelite::checkpoint::{Checkpoint, Declared, Provenance};
+use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
 use hankelite::infer::{Network, Path};
 use hankelite::measure::{LayerMeasure, layer_measure};
+use hankelite::{Declared, Suited};
 use hankelite_archive::WeightSet;
 use hankelite_control::Realisation;
 use hankelite_data::{Dataset, Source};

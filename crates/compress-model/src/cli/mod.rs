@@ -53,7 +53,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use hankelite::checkpoint::{CheckpointError, Fault};
+use hankelite::checkpoint::CheckpointError;
 use hankelite::compress::CompressError;
 use hankelite_archive::ArchiveError;
 use hankelite_control::{ControlError, SystemError};
@@ -363,12 +363,10 @@ fn hint(error: &anyhow::Error, command: &str) -> Option<String> {
         if cause.is::<image::LayersAlone>() {
             return Some(image::LayersAlone::HINT.to_string());
         }
-        if let Some(CheckpointError::Content {
-            fault: Fault::AllParts { parts },
-            ..
-        }) = cause.downcast_ref()
+        if let Some(CheckpointError::Content(content)) = cause.downcast_ref()
+            && !content.parts().is_empty()
         {
-            return Some(parts::each(parts));
+            return Some(parts::each(content.parts()));
         }
         #[cfg(feature = "train")]
         if cause.is::<training::Interrupted>() {

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use hankelite::calibrate::Rescale;
-use hankelite::checkpoint::{Checkpoint, write};
+use hankelite::checkpoint::Checkpoint;
 use hankelite::model::Model;
+use hankelite::write;
 use hankelite_train::nn::{
     Architecture, LayerKind, NetworkError, SequenceModel, TrainableNetwork, TrainableOptions,
     random_model,

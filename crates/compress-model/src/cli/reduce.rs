@@ -18,15 +18,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
-use hankelite::Suited;
 use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
 use hankelite::checkpoint::{
     AnyStep, Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance,
 };
-use hankelite::compress::{LayerRecord, Plan, Rule, reduce_observed};
+use hankelite::compress::{LayerRecord, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::target::{Drawn, Sizes};
+use hankelite::{Plan, Rule, Suited};
 use hankelite_archive::{WeightSet, write_whole};
 use hankelite_control::SystemClass;
 use serde::Serialize;
@@ -357,12 +357,12 @@ fn free_family(class: SystemClass) -> &'static str {
     }
 }
 
-fn calibrated(
+/// Whether this model can be calibrated as requested.
+fn check_calibration(
     arguments: &Arguments,
-    source: &str,
     checkpoint: &Checkpoint,
     printer: &Printer,
-) -> anyhow::Result<Work> {
+) -> anyhow::Result<()> {
     arguments.check_model(&checkpoint.model)?;
     if arguments.target.is_set() {
         let checked = Sizes::check(&checkpoint.model);
@@ -373,6 +373,16 @@ fn calibrated(
             "calibration takes events one step apart; a reduction without data suits any times";
         printer.note("note", text);
     }
+    Ok(())
+}
+
+fn calibrated(
+    arguments: &Arguments,
+    source: &str,
+    checkpoint: &Checkpoint,
+    printer: &Printer,
+) -> anyhow::Result<Work> {
+    check_calibration(arguments, checkpoint, printer)?;
     let settings = settings(arguments, checkpoint)?;
     let ways = &arguments.ways;
     let page = arguments.report.path.is_some();

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hankelite::calibrate::Rescaled;
-use hankelite::checkpoint::{Checkpoint, DssVersion, write};
+use hankelite::checkpoint::{Checkpoint, DssVersion};
 use hankelite::model::Model;
+use hankelite::write;
 use hankelite_archive::check_output;
 use hankelite_data::Dataset;
 use hankelite_train::nn::{HeldMaps, Parameterisation, TrainableNetwork, TrainableOptions};

@@ -2,9 +2,10 @@
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::compress::{Plan, Rule, TimeBase, reduce_layer};
+use hankelite::compress::{TimeBase, reduce_layer};
 use hankelite::measure::LayerMeasure;
 use hankelite::model::Block;
+use hankelite::{Plan, Rule};
 use hankelite_data::Source;
 use serde::Serialize;
 

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use hankelite::checkpoint::{Declared, Discretisation, DssVersion, Transform, read};
+use hankelite::Declared;
+use hankelite::checkpoint::{Discretisation, DssVersion, Transform, read};
 use hankelite::model::{Placement, Pooling};
 use serde::Serialize;
 

@@ -2,7 +2,8 @@
 //! small.
 
 use anyhow::bail;
-use hankelite::checkpoint::{Checkpoint, Declared};
+use hankelite::Declared;
+use hankelite::checkpoint::Checkpoint;
 use hankelite::infer::Answers;
 use hankelite::target::{Met, Size, Sizes};
 use hankelite_data::Dataset;

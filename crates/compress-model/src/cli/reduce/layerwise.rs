@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 use hankelite::checkpoint::{Layerwise, Rewrite};
-use hankelite::compress::{LayerRecord, Plan, reduce_layer};
-use hankelite::{ProgressSink, Stage};
+use hankelite::compress::{LayerRecord, reduce_layer};
+use hankelite::{Plan, ProgressSink, Stage};
 
 use crate::cli::common::open_layerwise;
 use crate::cli::printer::Printer;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
 use hankelite::checkpoint::FolderChanges;
-use hankelite::compress::{LayerRecord, Plan, Rule, TimeBase};
+use hankelite::compress::{LayerRecord, TimeBase};
+use hankelite::{Plan, Rule};
 use hankelite_archive::Container;
 use hankelite_control::SystemClass;
 

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use hankelite::Plan;
 use hankelite::calibrate::{Choice, Longer};
 use hankelite::checkpoint::{Checkpoint, Provenance};
-use hankelite::compress::{LayerRecord, Plan};
+use hankelite::compress::LayerRecord;
 
 use crate::cli::common::word_of;
 use crate::cli::report::hash_of;

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Tensor};
-use hankelite::checkpoint::{Checkpoint, Declared, read, write};
-use hankelite::compress::{LayerSpectrum, Plan, Rule, TimeBase, inspect, reduce_layer};
+use hankelite::checkpoint::{Checkpoint, read};
+use hankelite::compress::{LayerSpectrum, TimeBase, inspect, reduce_layer};
 use hankelite::model::Model;
+use hankelite::{Declared, Plan, Rule, write};
 use hankelite_control::Realisation;
 use hankelite_data::Dataset;
 use serde::{Deserialize, Serialize};
