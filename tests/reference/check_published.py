@@ -4,16 +4,29 @@ file, gets an impulse in every input, and has to answer with the kernels that th
     python tests/reference/check_published.py linoss CLONE      # of tk-rusch/linoss
     python tests/reference/check_published.py megalodon-jax     # the package of that name
     python tests/reference/check_published.py lrnnx SOURCE      # the unpacked source of lrnnx 1.0
+    python tests/reference/check_published.py event-ssm CLONE   # of Efficient-Scalable-Machine-Learning/event-ssm
+    python tests/reference/check_published.py neural-ssm        # the package of that name
+    python tests/reference/check_published.py attenuate         # the same
+    python tests/reference/check_published.py lru-pytorch       # the same, and hankelite
+    python tests/reference/check_published.py memax             # the same
 
 Needs numpy, and jax and equinox, or torch and einops; and what the code imports. lrnnx imports extensions in CUDA,
-for which empty modules stand. Its reduced files are loaded strictly into modules of their size, too. Found, the
+for which empty modules stand, as they do for what attenuate imports beside its layers. Reduced files in torch are
+loaded strictly into modules of their size, too. lru-pytorch and memax have no fixture: a module's weights are
+written, read and cut by hankelite, and both files are loaded again. Found, the
 largest difference over the largest number, in single precision, with jax 0.10.2 and equinox 0.13.8, and torch:
 
     linoss_im 1.1e-07, linoss_imex 8.4e-08     tk-rusch/linoss at 83e6318
     megalodon_jax 7.8e-07                      megalodon-jax 0.2.2
+    event_ssm 1.1e-07, reduced 5.4e-08         Efficient-Scalable-Machine-Learning/event-ssm at d9ceb07
+    early_lru 7.2e-08, reduced 4.2e-08         neural-ssm 0.44
+    attenuate 3.8e-07, reduced 2.5e-07         attenuate 0.1.1
+    lru-pytorch 6.3e-08, reduced 4.6e-08       lru-pytorch 0.1.3
+    memax 1.7e-07, reduced 2.1e-07             memax 0.1.1
 """
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -117,8 +130,8 @@ def megalodon_jax():
     compare("megalodon_jax", layers)
 
 
-def without_cuda():
-    """Empty modules in the place of extensions that are not there."""
+def empty(*names):
+    """Empty modules in the place of what is not there."""
     import types
 
     class Empty(types.ModuleType):
@@ -129,15 +142,15 @@ def without_cuda():
                 raise AttributeError(name)
             return None
 
-    own = ("", ".layer_norm", ".selective_state_update", ".simplified_state_update", ".softplus")
-    triton = [f"lrnnx.ops.triton{name}" for name in own]
-    for name in ("selective_scan_cuda", "simplified_scan_cuda", *triton):
+    for name in names:
         sys.modules[name] = Empty(name)
 
 
 def lrnnx(source):
     sys.path.insert(0, str(source))
-    without_cuda()
+    own = ("", ".layer_norm", ".selective_state_update", ".simplified_state_update", ".softplus")
+    triton = [f"lrnnx.ops.triton{name}" for name in own]
+    empty("selective_scan_cuda", "simplified_scan_cuda", *triton)
     from lrnnx.models.lti import S4D, Centaurus, S5
     from lrnnx.models.ltv import S5 as EventS5
 
@@ -215,7 +228,124 @@ def event_answer(layer, u):
     return torch.cat([layer.step(u[:, l : l + 1], cache)[0] for l in range(LENGTH)], dim=1)
 
 
-CHECKS = {"linoss": linoss, "megalodon-jax": megalodon_jax, "lrnnx": lrnnx}
+def event_ssm(clone):
+    """With events one step apart."""
+    import jax.numpy as jnp
+
+    sys.path.insert(0, str(clone))
+    from event_ssm.ssm import S5SSM
+
+    for file in ("event_ssm", "event_ssm.reduced"):
+        tensors, layers = load(HERE / f"{file}.safetensors"), []
+        for place in places(tensors, "log_step"):
+            own = {name.removeprefix(place): t for name, t in tensors.items() if name.startswith(place)}
+            (outputs, modes, _), inputs = own["C"].shape, own["B"].shape[1]
+            sizes = (inputs, outputs, 2 * modes, 2 * modes)
+            layer = S5SSM(*sizes, "lecun_normal", "async", 0.001, 0.1)
+            apart = jnp.ones(LENGTH)
+            layers.append(answers(lambda u: layer.apply({"params": own}, jnp.asarray(u), apart), inputs))
+        compare(file, layers)
+
+
+def neural_ssm():
+    from neural_ssm import LRU
+
+    for file in ("early_lru", "early_lru.reduced"):
+        tensors, layers = load(HERE / f"{file}.safetensors"), []
+        for place in places(tensors, "Bp"):
+            own = {name.removeprefix(place): t for name, t in tensors.items() if name.startswith(place)}
+            layer = loaded(LRU(own["D"].shape[1], len(own["D"]), len(own["nu_log"])), own)
+            layers.append(impulse_answers(lambda u: layer(u)[0], own["D"].shape[1]))
+        compare(file, layers)
+
+
+def attenuate():
+    beside = ("librosa", "torchaudio", "huggingface_hub")
+    empty(*(name for name in beside if importlib.util.find_spec(name) is None))
+    from attenuate.model import SSMLayer
+
+    for file in ("attenuate", "attenuate.reduced"):
+        tensors, layers = load(HERE / f"{file}.safetensors"), []
+        for place in places(tensors, "log_dt"):
+            own = {name.removeprefix(place): t for name, t in tensors.items() if name.startswith(place)}
+            layer = loaded(SSMLayer(len(own["A"]), own["B"].shape[1], len(own["C"]), 1), own)
+            layers.append(impulse_answers(lambda u: layer(u.mT).mT, own["B"].shape[1]))
+        compare(file, layers)
+
+
+def loaded(layer, tensors):
+    import torch
+
+    kind = lambda x: torch.tensor(x, dtype=torch.complex64 if np.iscomplexobj(x) else torch.float32)
+    layer.load_state_dict({name: kind(tensor) for name, tensor in tensors.items()}, strict=True)
+    return layer
+
+
+def impulse_answers(run, channels):
+    """Of a function of a batch of sequences."""
+    import torch
+
+    with torch.no_grad():
+        return answers(lambda u: run(torch.tensor(u)[None]).numpy()[0], channels)
+
+
+def read_and_cut(name, tensors, answer):
+    """A layer's tensors as hankelite reads them, and with half the states, against the answers of the module."""
+    import hankelite as hk
+
+    full = hk.read(tensors)
+    for what, model in (("full", full), ("reduced", hk.reduce(full, order=4))):
+        [system] = model.systems(model.layers[0])
+        powers = np.exp(system.poles[:, None] * system.step * np.arange(LENGTH))
+        kernels = np.einsum("pn,nl,nm->pml", system.c, powers, system.b).real
+        kernels[:, :, 0] += system.d
+        worst = np.abs(answer(model.state_dict()) - kernels).max() / np.abs(kernels).max()
+        print(f"{name}, {what}, {len(system.poles)} states: {worst:.1e}")
+        assert worst < 5e-6, name
+
+
+def lru_pytorch():
+    import torch
+    from LRU_pytorch import LRU
+
+    def answer(tensors):
+        layer = LRU(3, 4, len(tensors["nu_log"]))
+        layer.load_state_dict(tensors, strict=True)
+        return impulse_answers(layer, 3)
+
+    torch.manual_seed(0)
+    read_and_cut("lru-pytorch", LRU(3, 4, 8, rmin=0.7, rmax=0.99).state_dict(), answer)
+
+
+def memax():
+    # Its annotations take as many outputs as states only.
+    os.environ["JAXTYPING_DISABLE"] = "1"
+    import jax.numpy as jnp
+    import jax.random as random
+    from memax.equinox.semigroups.lru import LRU
+
+    names = ["B_re", "B_im", "C_re", "C_im", "D", "nu_log", "theta_log", "gamma_log"]
+
+    def answer(tensors):
+        layer = LRU(len(tensors["nu_log"]), 3, random.PRNGKey(0))
+        layer = with_arrays(layer, tensors, "", names)
+        start = jnp.zeros(LENGTH, bool)
+        return answers(lambda u: layer(layer.initialize_carry(), (jnp.asarray(u), start))[1], 3)
+
+    layer = LRU(8, 3, random.PRNGKey(1))
+    read_and_cut("memax", {name: np.asarray(getattr(layer, name)) for name in names}, answer)
+
+
+CHECKS = {
+    "linoss": linoss,
+    "megalodon-jax": megalodon_jax,
+    "lrnnx": lrnnx,
+    "event-ssm": event_ssm,
+    "neural-ssm": neural_ssm,
+    "attenuate": attenuate,
+    "lru-pytorch": lru_pytorch,
+    "memax": memax,
+}
 
 if __name__ == "__main__":
     CHECKS[sys.argv[1]](*sys.argv[2:])
