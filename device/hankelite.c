@@ -9,6 +9,9 @@
 #ifndef HK_NO_MATH
 #include <math.h>
 #endif
+#ifdef HK_DSP
+#include <arm_acle.h>
+#endif
 
 #if FLT_RADIX != 2 || FLT_MANT_DIG != 24 || FLT_MAX_EXP != 128
 #error "float is not IEEE single precision"
@@ -531,25 +534,37 @@ static float round_inputs(const float *x, size_t inputs, int8_t *levels) {
     return largest < 1e-30f ? 0.0f : largest / 127.0f;
 }
 
-/* The entries of four inputs of sixteen rows, four a row. */
-static void unpack(uint32_t entries, const uint8_t *tile, size_t quad, int8_t *levels) {
-    const uint8_t *block;
-    unsigned part = (unsigned)(quad % 8), i;
-    if (entries == INT8) {
-        block = tile + QUADS * quad;
-        for (i = 0; i < QUADS; i++) levels[i] = (int8_t)(block[i] - 128);
-    } else if (entries == INT4) {
+/* Adds the products of four inputs to the sums of sixteen rows. Four entries of a row are the bytes of a
+ * word, with 128 in the place of zero. */
+static void add_products(uint32_t entries, const uint8_t *tile, size_t quad, const int8_t *input,
+                         int32_t *sums) {
+    unsigned part = (unsigned)(quad % 8), shift = 0, lane;
+    uint32_t mask = 0xffffffffu, above = 0;
+    int32_t a = input[0], b = input[1], c = input[2], d = input[3], less = 128 * (a + b + c + d);
+    const uint8_t *block = tile + QUADS * quad, *third = NULL;
+#ifdef HK_DSP
+    int32_t even = (int32_t)((uint32_t)a & 0xffffu) | c * 65536, odd = (int32_t)((uint32_t)b & 0xffffu) | d * 65536;
+#endif
+    if (entries == INT4) {
         block = tile + QUADS * (quad / 2);
-        for (i = 0; i < QUADS; i++) levels[i] = (int8_t)((block[i] >> (4 * (part % 2)) & 15) - 8);
-    } else if (part < 6) {
-        block = tile + 3 * QUADS * (quad / 8) + QUADS * (part / 2);
-        for (i = 0; i < QUADS; i++) levels[i] = (int8_t)((block[i] >> (3 * (part % 2)) & 7) - 4);
-    } else {
+        shift = 4 * (part % 2), mask = 0x0f0f0f0fu, above = 0x78787878u;
+    } else if (entries == INT3) {
         /* The last two quads: two bits above those of the first, the third bits in the last block. */
-        const uint8_t *third = tile + 3 * QUADS * (quad / 8) + 2 * QUADS;
-        block = third - 2 * QUADS + QUADS * (part - 6);
-        for (i = 0; i < QUADS; i++)
-            levels[i] = (int8_t)((block[i] >> 6 | (third[i] >> (part - 2) & 4)) - 4);
+        tile += 3 * QUADS * (quad / 8);
+        block = tile + QUADS * (part < 6 ? part / 2 : part - 6);
+        third = part < 6 ? NULL : tile + 2 * QUADS;
+        shift = part < 6 ? 3 * (part % 2) : 6, mask = part < 6 ? 0x07070707u : 0x03030303u;
+        above = 0x7c7c7c7cu;
+    }
+    for (lane = 0; lane < LANES; lane++) {
+        uint32_t row = (le32(block + 4 * lane) >> shift & mask) + above;
+        if (third != NULL) row += le32(third + 4 * lane) >> (part - 2) & 0x04040404u;
+#ifdef HK_DSP
+        sums[lane] = __smlad(__uxtb16(row), even, __smlad(__uxtb16(row >> 8), odd, sums[lane] - less));
+#else
+        sums[lane] += (int32_t)(row & 255u) * a + (int32_t)(row >> 8 & 255u) * b +
+                      (int32_t)(row >> 16 & 255u) * c + (int32_t)(row >> 24) * d - less;
+#endif
     }
 }
 
@@ -565,12 +580,7 @@ static void multiply_integers(const hk_model *model, const matrix_record *matrix
         int32_t sums[LANES] = {0};
         float total[LANES] = {0.0f};
         for (quad = 0; quad < quads; quad++) {
-            int8_t own[QUADS];
-            const int8_t *input = levels + 4 * quad, *row = own;
-            unpack(matrix->entries, weights, quad, own);
-            for (lane = 0; lane < LANES; lane++, row += 4)
-                sums[lane] += (int32_t)row[0] * input[0] + (int32_t)row[1] * input[1] +
-                              (int32_t)row[2] * input[2] + (int32_t)row[3] * input[3];
+            add_products(matrix->entries, weights, quad, levels + 4 * quad, sums);
             if ((quad + 1) % group != 0 && quad + 1 < quads) continue;
             for (lane = 0; lane < LANES; lane++) {
                 total[lane] = (float)sums[lane] * bf16(scales, lane) + total[lane];

@@ -13,6 +13,8 @@
  *   -DHK_BYTES          numbers of the image are put together from bytes: what happens anyway where
  *                       the compiler is none that knows GNU's attributes, or the processor is
  *                       big-endian; the image then needs no alignment
+ *   -DHK_DSP            maps of integers by the DSP instructions of a Cortex-M4, M7, M33 or newer: two
+ *                       products at once, the same bits
  * Options that reorder sums (-ffast-math) are refused: the functions below would be wrong.
  *
  * The library in crates/c has the same purpose, is written in Rust and has names of its own: both

@@ -366,8 +366,9 @@ fn every_kind_of_image_gives_the_bits_of_the_plain_path() {
         }
     }
     let expected: Vec<_> = cases.iter().map(Case::expected).collect();
-    let variants: [&[&str]; 4] = [
+    let variants: [&[&str]; 5] = [
         &["-O2", APART],
+        &["-O2", APART, "-DHK_DSP", "-Itests/device/acle"],
         &["-Os", APART, "-DHK_NO_MATH", "-DHK_BYTES"],
         &["-O3", APART, "-DHK_NO_MATH"],
         &[&["-O1", APART][..], &SANITIZED].concat(),

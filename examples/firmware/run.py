@@ -26,7 +26,7 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", TOP / "target")).resolve()
 WAVES = TOP / "models/waves/model.safetensors"
 C = "-std=c99 -Wall -Wextra -Werror -O2 -ffp-contract=off -fno-math-errno".split()
 BARE = ["-nostdlib", "-nostartfiles", "-ffunction-sections", "-Wl,--gc-sections"]
-ARM = ["arm-none-eabi-gcc", "-mthumb", "-mfloat-abi=hard", "-Tmps2.ld"]
+ARM = ["arm-none-eabi-gcc", "-mthumb", "-mfloat-abi=hard", "-DHK_DSP", "-Tmps2.ld"]
 RISCV = ["riscv64-unknown-elf-gcc", "-ffreestanding", "-DHK_NO_MATH", "-Tvirt.ld"]
 QEMU = "-display none -monitor none -serial none -chardev stdio,id=out -semihosting-config enable=on,target=native,chardev=out -icount shift=0 -kernel".split()
 # For each board its compiler, its emulator, and Rust's name.
