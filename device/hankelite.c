@@ -560,7 +560,8 @@ static void add_products(uint32_t entries, const uint8_t *tile, size_t quad, con
         uint32_t row = (le32(block + 4 * lane) >> shift & mask) + above;
         if (third != NULL) row += le32(third + 4 * lane) >> (part - 2) & 0x04040404u;
 #ifdef HK_DSP
-        sums[lane] = __smlad(__uxtb16(row), even, __smlad(__uxtb16(row >> 8), odd, sums[lane] - less));
+        sums[lane] = __smlad((int32_t)__uxtb16(row >> 8), odd, sums[lane] - less);
+        sums[lane] = __smlad((int32_t)__uxtb16(row), even, sums[lane]);
 #else
         sums[lane] += (int32_t)(row & 255u) * a + (int32_t)(row >> 8 & 255u) * b +
                       (int32_t)(row >> 16 & 255u) * c + (int32_t)(row >> 24) * d - less;
