@@ -16,7 +16,7 @@ pub(crate) struct JointRecord {
 /// The record of a layer, one entry for each system; kernel errors are those forwards in time.
 ///
 /// # Errors
-/// [`CompressError::Channel`] where a factorisation fails.
+/// [`CompressError::Channel`] for modes that do not decay, but those of a class.
 pub(crate) fn record_of_joint(
     full: &Block,
     reduced: &Block,
@@ -25,7 +25,11 @@ pub(crate) fn record_of_joint(
 ) -> Result<LayerRecord, CompressError> {
     let pairs = full.systems().iter().zip(reduced.systems()).zip(joint);
     let records = pairs.enumerate().map(|(index, ((before, after), joint))| {
-        let record = record_of(before, after, index, kernel_length);
+        let decay = before.is_stable() && after.is_stable();
+        let record = match full.class().is_some() && !decay {
+            true => record_over_horizon([before, after], index, kernel_length),
+            false => record_of(before, after, index, kernel_length),
+        };
         let mut record = record.map_err(|source| CompressError::channel(full, index, source))?;
         record.notes.extend(joint.notes);
         record.weighted = Some(joint.weighted);
@@ -42,9 +46,6 @@ fn record_of(
     index: usize,
     kernel_length: usize,
 ) -> Result<ChannelRecord, ControlError> {
-    if !before.is_stable() || !after.is_stable() {
-        return record_over_horizon([before, after], index, kernel_length);
-    }
     let mut whole = Candidate::whole(after, None);
     if before != after {
         // No bound is known.
