@@ -24,27 +24,12 @@ use crate::progress::in_order;
 
 /// Why a measure cannot be formed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MeasureError {
-    /// Statistics of other channels than the layer has.
-    #[error("the statistics are of {found} channels, the layer has {expected}")]
-    Channels {
-        /// In the statistics.
-        found: usize,
-        /// In the layer.
-        expected: usize,
-    },
-    /// Mean and deviation of different shapes, or numbers that are no statistics.
-    #[error("the statistics {0}")]
-    Statistics(&'static str),
-    /// A channel whose kernel cannot be formed.
-    #[error("channel {channel}: {source}")]
-    Channel {
-        /// Its index.
-        channel: usize,
-        /// What is wrong.
-        source: SystemError,
-    },
+#[error("{0}")]
+pub struct MeasureError(String);
+
+/// The error of statistics that are none, or of another layer.
+fn wrong<T>(what: impl std::fmt::Display) -> Result<T, MeasureError> {
+    Err(MeasureError(format!("the statistics {what}")))
 }
 
 /// Mean and standard deviation of the input of a layer, step by step, each L × H, over sequences.
@@ -60,7 +45,7 @@ impl StepStatistics {
     /// papers leave open which variance is meant; here it is the one without correction, 1/n.
     ///
     /// # Errors
-    /// [`MeasureError::Statistics`] for different shapes, and for numbers that are not finite or
+    /// [`MeasureError`] for different shapes, and for numbers that are not finite or
     /// deviations below zero.
     pub fn new(
         mean: DMatrix<f64>,
@@ -68,13 +53,12 @@ impl StepStatistics {
         sequences: usize,
     ) -> Result<Self, MeasureError> {
         if mean.shape() != deviation.shape() {
-            return Err(MeasureError::Statistics("have different shapes"));
+            return wrong("have different shapes");
         }
         let finite = mean.iter().all(|value| value.is_finite());
         let spread = |value: &f64| *value >= 0.0 && value.is_finite();
         if !finite || !deviation.iter().all(spread) {
-            let fault = "hold numbers that are not finite, or deviations below zero";
-            return Err(MeasureError::Statistics(fault));
+            return wrong("hold numbers that are not finite, or deviations below zero");
         }
         Ok(Self {
             mean,
@@ -86,10 +70,10 @@ impl StepStatistics {
     /// Of the sequences of one layer: for each channel sequences × L.
     ///
     /// # Errors
-    /// As [`StepStatistics::new`]; [`MeasureError::Statistics`] for no sequences.
+    /// As [`StepStatistics::new`]; [`MeasureError`] for no sequences.
     pub fn of(inputs: &[DMatrix<f64>]) -> Result<Self, MeasureError> {
         let Some(first) = inputs.first().filter(|first| first.nrows() > 0) else {
-            return Err(MeasureError::Statistics("are of no sequences"));
+            return wrong("are of no sequences");
         };
         let (sequences, length) = first.shape();
         let mut mean = DMatrix::zeros(length, inputs.len());
@@ -211,7 +195,7 @@ impl LayerMeasure {
 /// step nothing comes from later ones.
 ///
 /// # Errors
-/// [`MeasureError::Channels`]; [`MeasureError::Channel`].
+/// [`MeasureError`] for statistics of other channels, and for a kernel that cannot be formed.
 pub fn layer_measure(
     systems: &[DiagonalSystem],
     statistics: &StepStatistics,
@@ -219,10 +203,10 @@ pub fn layer_measure(
     let (length, found) = statistics.mean.shape();
     if found != systems.len() || found == 0 {
         let expected = systems.len();
-        return Err(MeasureError::Channels { found, expected });
+        return wrong(format!("are of {found} channels, the layer has {expected}"));
     }
     let channel = |(h, system): (usize, &DiagonalSystem)| {
-        let fault = |source| MeasureError::Channel { channel: h, source };
+        let fault = |fault: SystemError| MeasureError(format!("channel {h}: {fault}"));
         let mut kernel = system.kernel(length).map_err(fault)?;
         if let Some(first) = kernel.first_mut() {
             *first += system.feedthrough()[(0, 0)];

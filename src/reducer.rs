@@ -265,11 +265,11 @@ impl<'a> Reducer<'a> {
     /// Reduces the model.
     ///
     /// # Errors
-    /// [`CalibrateError::Reducer`] for settings that do not go together; else those of
+    /// [`CalibrateError::Setting`] for settings that do not go together; else those of
     /// [`reduce_observed`], of [`Calibration::gather`] and [`CalibratedReduction`], or of [`Sizes`].
     pub fn run(&self) -> Result<Reduction, TargetError> {
         let calibrated = self.sequences.is_some() || self.statistics.is_some();
-        let wrong = |found, expected| Err(CalibrateError::Reducer { found, expected }.into());
+        let wrong = |found, expected| Err(mismatch(found, expected));
         match (self.size, calibrated) {
             (Some(Requested::Whole(_) | Requested::Within(..)), _) if self.statistics.is_some() => {
                 wrong(
@@ -341,11 +341,8 @@ impl<'a> Reducer<'a> {
     ) -> Result<Met, TargetError> {
         let Labelled { sequences, labels } = labelled;
         if sequences.is_empty() || sequences.len() != labels.len() {
-            return Err(CalibrateError::Reducer {
-                found: "labelled sequences without a label for each, or none",
-                expected: "one label for each sequence",
-            }
-            .into());
+            let found = "labelled sequences without a label for each, or none";
+            return Err(mismatch(found, "one label for each sequence"));
         }
         let steps = self.steps(sequences);
         let answers = |model: &Model| {
@@ -360,9 +357,12 @@ impl<'a> Reducer<'a> {
             least = least.min(loss);
             Ok::<_, TargetError>(loss <= points)
         })?;
-        found
-            .map(|(_, met)| met)
-            .ok_or(TargetError::Accuracy { points, least })
+        let none = || {
+            TargetError::Other(format!(
+                "every size loses {least:.2} points of accuracy or more, expected at most {points}"
+            ))
+        };
+        found.map(|(_, met)| met).ok_or_else(none)
     }
 
     fn white(&self, rule: Rule) -> Result<Reduction, CompressError> {
@@ -438,4 +438,9 @@ impl<'a> Reducer<'a> {
 /// Where sequences came from, for records.
 fn origin(sequences: &[Sequence<'_>]) -> String {
     format!("{} sequences of the caller", sequences.len())
+}
+
+/// The error of settings that do not go together.
+fn mismatch(found: &str, expected: &str) -> TargetError {
+    CalibrateError::Setting(format!("the reducer has {found}, expected {expected}")).into()
 }

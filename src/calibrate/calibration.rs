@@ -33,17 +33,14 @@ impl LayerCalibration {
     /// random signs less their mean.
     ///
     /// # Errors
-    /// [`CalibrateError::Statistics`] for as many importances as there are no channels, or one that
+    /// [`CalibrateError`] for as many importances as there are no channels, or one that
     /// is negative or not finite.
     pub fn new(
         name: &str,
         statistics: InputStatistics,
         importance: Vec<f64>,
     ) -> Result<Self, CalibrateError> {
-        let wrong = |source| CalibrateError::Statistics {
-            layer: name.to_string(),
-            source,
-        };
+        let wrong = |fault| CalibrateError::of_layer(name, fault);
         let (found, expected) = (importance.len(), statistics.channels());
         if found != expected {
             return Err(wrong(StatisticsError::Channels { found, expected }));
@@ -162,7 +159,7 @@ impl Calibration {
     /// the model.
     ///
     /// # Errors
-    /// [`CalibrateError::Statistics`] for no layer, and for layers of different lengths or numbers of
+    /// [`CalibrateError`] for no layer, and for layers of different lengths or numbers of
     /// sequences.
     pub fn new(
         layers: Vec<LayerCalibration>,
@@ -173,20 +170,17 @@ impl Calibration {
             |layer: &LayerCalibration| (layer.statistics.length(), layer.statistics.sequences());
         let first = layers.first().map(size);
         let other = layers.iter().find(|layer| Some(size(layer)) != first);
-        let empty = |layer: String, (length, sequences)| CalibrateError::Statistics {
-            layer,
-            source: StatisticsError::Empty { sequences, length },
+        let empty = |layer: String, (length, sequences)| {
+            CalibrateError::of_layer(&layer, StatisticsError::Empty { sequences, length })
         };
         match (first, other) {
             (None, _) => Err(empty(String::new(), (0, 0))),
-            (Some(_), Some(other)) => Err(CalibrateError::OtherModel {
-                found: format!(
-                    "{:?} steps and sequences in layer `{}`",
-                    size(other),
-                    other.name
-                ),
-                expected: format!("{:?}, as in the first", first.unwrap_or_default()),
-            }),
+            (Some(_), Some(other)) => Err(CalibrateError::OtherModel(format!(
+                "{:?} steps and sequences in layer `{}`, expected {:?}, as in the first",
+                size(other),
+                other.name,
+                first.unwrap_or_default()
+            ))),
             (Some(_), None) => Ok(Self {
                 layers,
                 fingerprint: None,
@@ -201,7 +195,7 @@ impl Calibration {
     ///
     /// # Errors
     /// [`CalibrateError::OtherModel`] for statistics of other layers, lengths, numbers or knowledge than
-    /// the first; [`CalibrateError::Statistics`] for none.
+    /// the first; [`CalibrateError`] for none.
     pub fn merged(parts: &[Self], origin: &str) -> Result<Self, CalibrateError> {
         let [first, others @ ..] = parts else {
             return Self::new(Vec::new(), origin, Known::Network);
@@ -212,10 +206,9 @@ impl Calibration {
                 (own.kind(), of)
             });
             if found != expected || !agree(of, of_first) {
-                return Err(CalibrateError::OtherModel {
-                    found: format!("{found}, fingerprint {of}"),
-                    expected: format!("{expected}, fingerprint {of_first}"),
-                });
+                return Err(CalibrateError::OtherModel(format!(
+                    "{found}, fingerprint {of}, expected {expected}, fingerprint {of_first}"
+                )));
             }
         }
         let layers = (0..first.layers.len()).map(|index| {
@@ -301,17 +294,14 @@ impl Calibration {
         let other = model.blocks().iter().map(|b| (b.name(), b.channels()));
         let (found, expected) = (shape(own.collect()), shape(other.collect()));
         if found != expected {
-            return Err(CalibrateError::OtherModel {
-                found: format!("layers (channels) {found}"),
-                expected,
-            });
+            let what = format!("layers (channels) {found}, expected {expected}");
+            return Err(CalibrateError::OtherModel(what));
         }
         let expected = fingerprint(model);
         match &self.fingerprint {
-            Some(found) if !agree(found, &expected) => Err(CalibrateError::OtherModel {
-                found: format!("the same shapes but fingerprint {found}"),
-                expected,
-            }),
+            Some(found) if !agree(found, &expected) => Err(CalibrateError::OtherModel(format!(
+                "the same shapes but fingerprint {found}, expected {expected}"
+            ))),
             _ => Ok(()),
         }
     }
@@ -358,14 +348,15 @@ impl Calibration {
     /// Reads what [`Calibration::write`] wrote.
     ///
     /// # Errors
-    /// [`ArchiveError`] for a damaged file or missing arrays; [`CalibrateError::Statistics`] for
+    /// [`ArchiveError`] for a damaged file or missing arrays; [`CalibrateError`] for
     /// numbers that no input has.
     pub fn read(path: &Path) -> Result<Self, CalibrateError> {
         let archive = Archive::open(path)?;
         let Some(header) = header(&archive) else {
-            return Err(CalibrateError::NotStatistics {
-                path: path.to_path_buf(),
-            });
+            return Err(CalibrateError::Other(format!(
+                "{}: no input statistics in it, expected a file of `compress-model calibrate`",
+                path.display()
+            )));
         };
         // Nothing is left out of what a network that ran here gave.
         let optional = header.fingerprint.is_none()
@@ -412,10 +403,7 @@ fn merged_layer(parts: &[&LayerCalibration]) -> Result<LayerCalibration, Calibra
     }
     let name = &parts[0].name;
     let statistics = InputStatistics::new(mean, lags, sequences);
-    let statistics = statistics.map_err(|source| CalibrateError::Statistics {
-        layer: name.clone(),
-        source,
-    })?;
+    let statistics = statistics.map_err(|fault| CalibrateError::of_layer(name, fault))?;
     LayerCalibration::new(name, statistics, importance)
 }
 
@@ -437,10 +425,7 @@ fn layer(
         let values = raw.to_f64().map_err(|error| error.of(&tensor))?;
         Ok::<_, ArchiveError>((raw.shape().to_vec(), values))
     };
-    let statistics = |source| CalibrateError::Statistics {
-        layer: name.to_string(),
-        source,
-    };
+    let statistics = |fault| CalibrateError::of_layer(name, fault);
     let (shape, lags) = numbers("autocorrelation")?;
     let &[channels, length] = shape.as_slice() else {
         return Err(statistics(StatisticsError::Empty {

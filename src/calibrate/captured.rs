@@ -48,7 +48,7 @@ impl Captured {
     /// the first are used.
     ///
     /// # Errors
-    /// [`CalibrateError::Archive`]; [`CalibrateError::Captured`] for a missing tensor or another shape.
+    /// [`CalibrateError::Archive`]; [`CalibrateError::Other`] for a missing tensor or another shape.
     pub fn open(path: &Path, model: &Model, most: usize) -> Result<Self, CalibrateError> {
         Self::of(Archive::open(path)?, model, most)
     }
@@ -56,7 +56,7 @@ impl Captured {
     /// As [`Captured::open`], for tensors in memory; `name` is what errors call them.
     ///
     /// # Errors
-    /// [`CalibrateError::Captured`].
+    /// [`CalibrateError::Other`].
     pub fn in_memory(
         name: &str,
         tensors: BTreeMap<String, RawTensor>,
@@ -144,7 +144,7 @@ impl Captured {
     /// sequences.
     ///
     /// # Errors
-    /// [`CalibrateError::Captured`]; [`CalibrateError::Statistics`]; the file can no longer be read.
+    /// [`CalibrateError::Other`]; the file can no longer be read.
     pub fn statistics(
         &self,
         origin: &str,
@@ -155,10 +155,7 @@ impl Captured {
             observer.step()?;
             let sums = self.sums(layer)?;
             let statistics = sums.statistics(self.sequences);
-            let statistics = statistics.map_err(|source| CalibrateError::Statistics {
-                layer: name.clone(),
-                source,
-            })?;
+            let statistics = statistics.map_err(|fault| CalibrateError::of_layer(name, fault))?;
             let importance = match self.has_gradients() {
                 true => self.importance(layer)?,
                 false => vec![1.0; self.channels[layer]],
@@ -270,7 +267,7 @@ impl Captured {
         let values = raw.to_f64().map_err(|error| error.of(name))?;
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
             let each = values.len() / (last - first).max(1);
-            return Err(CalibrateError::Captured(format!(
+            return Err(CalibrateError::Other(format!(
                 "{}: tensor `{name}` holds {} in sequence {}, expected finite numbers",
                 self.archive.path().display(),
                 values[at],
@@ -292,7 +289,7 @@ fn missing(archive: &Archive, tensor: &str) -> CalibrateError {
     } else {
         ""
     };
-    CalibrateError::Captured(format!(
+    CalibrateError::Other(format!(
         "{}: no tensor `{tensor}`, found {}{more}",
         archive.path().display(),
         names.join(", ")
@@ -300,7 +297,7 @@ fn missing(archive: &Archive, tensor: &str) -> CalibrateError {
 }
 
 fn wrong(archive: &Archive, tensor: &str, expected: String) -> CalibrateError {
-    CalibrateError::Captured(format!(
+    CalibrateError::Other(format!(
         "{}: tensor `{tensor}` has shape {:?}, expected {expected}",
         archive.path().display(),
         archive.shape(tensor).unwrap_or(&[])

@@ -19,7 +19,7 @@ mod settings;
 mod statistics;
 mod steps;
 
-use std::path::PathBuf;
+use std::fmt;
 
 pub use calibration::{Calibration, Known, LayerCalibration};
 pub use captured::Captured;
@@ -38,7 +38,6 @@ pub use steps::step_statistics;
 
 use crate::compress::CompressError;
 use crate::infer::InferError;
-use crate::measure::MeasureError;
 use crate::model::ModelError;
 use crate::progress::Cancelled;
 
@@ -58,69 +57,15 @@ pub enum CalibrateError {
     /// A file that cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// A file without statistics.
-    #[error("{}: no input statistics in it, expected a file of `compress-model calibrate`", path.display())]
-    NotStatistics {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file of captured inputs that does not fit the model.
+    /// Statistics of another model: what was found, and what was expected.
+    #[error("the statistics are of another model: {0}")]
+    OtherModel(String),
+    /// Settings that make no sense, or do not go together.
     #[error("{0}")]
-    Captured(String),
-    /// Statistics that no input has.
-    #[error("layer `{layer}`: {source}")]
-    Statistics {
-        /// The layer.
-        layer: String,
-        /// What is wrong.
-        source: StatisticsError,
-    },
-    /// A layer whose generalisation measure cannot be formed.
-    #[error("the measure of layer {layer}: {source}")]
-    Measure {
-        /// Index of the layer.
-        layer: usize,
-        /// What is wrong.
-        source: MeasureError,
-    },
-    /// Statistics of another model.
-    #[error("the statistics are of another model: {found}, expected {expected}")]
-    OtherModel {
-        /// The model of the statistics.
-        found: String,
-        /// The model at hand.
-        expected: String,
-    },
-    /// A size that makes no sense.
-    #[error("{what} is {found}, expected {expected}")]
-    Setting {
-        /// Which setting.
-        what: &'static str,
-        /// The number found.
-        found: f64,
-        /// What it should be.
-        expected: String,
-    },
-    /// A setting that is for causal layers with one system for each channel.
-    #[error(
-        "the setting `{setting}` is for causal layers with one system for each channel; here channels share \
-         modes (S5, LRU), or layers run in both directions: leave it out"
-    )]
-    Ignored {
-        /// Which setting.
-        setting: &'static str,
-    },
-    /// Settings of a [`crate::Reducer`] that do not go together.
-    #[error("the reducer has {found}, expected {expected}")]
-    Reducer {
-        /// What was set.
-        found: &'static str,
-        /// What goes instead.
-        expected: &'static str,
-    },
-    /// Moments without sequences, or too large.
+    Setting(String),
+    /// Anything else: what was found, what was expected, where.
     #[error("{0}")]
-    Weight(String),
+    Other(String),
     /// The observer requested the end of the work.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
@@ -141,5 +86,17 @@ impl From<CompressError> for CalibrateError {
             CompressError::Cancelled(cancelled) => Self::Cancelled(cancelled),
             error => Self::Compress(error),
         }
+    }
+}
+
+impl CalibrateError {
+    /// Of a number that makes no sense.
+    pub(crate) fn setting(what: &str, found: f64, expected: impl fmt::Display) -> Self {
+        Self::Setting(format!("{what} is {found}, expected {expected}"))
+    }
+
+    /// Of statistics that no input of a layer has.
+    fn of_layer(layer: &str, fault: StatisticsError) -> Self {
+        Self::Other(format!("layer `{layer}`: {fault}"))
     }
 }

@@ -148,7 +148,7 @@ impl<'a> CalibratedReduction<'a> {
     /// name, in the folder that `TMPDIR` gives.
     ///
     /// # Errors
-    /// [`CalibrateError::OtherModel`]; [`CalibrateError::Weight`] for moments without sequences
+    /// [`CalibrateError::OtherModel`]; [`CalibrateError::Other`] for moments without sequences
     /// or too large, also for the temporary file; [`CalibrateError::Compress`] with layer, channel and poles when a mode does
     /// not decay.
     pub fn new(
@@ -183,7 +183,7 @@ impl<'a> CalibratedReduction<'a> {
     /// order where there are gradients.
     ///
     /// # Errors
-    /// As [`CalibratedReduction::new_observed`]; [`CalibrateError::Captured`].
+    /// As [`CalibratedReduction::new_observed`]; [`CalibrateError::Other`].
     pub fn of_captured(
         model: &'a Model,
         calibration: &Calibration,
@@ -223,7 +223,7 @@ impl<'a> CalibratedReduction<'a> {
             importance: Vec::new(),
         };
         if sequences.is_empty() {
-            return Err(InferError::NoSequences.into());
+            return Err(InferError::no_sequences().into());
         }
         let network = || {
             Ok::<_, InferError>(Network::new(model, length, InferPath::Auto)?.observed(observer))
@@ -236,7 +236,7 @@ impl<'a> CalibratedReduction<'a> {
         if bank {
             let network = network()?;
             let importance = importance_from(&network, sequences, 0);
-            if let Err(InferError::Statistics { .. }) = importance {
+            if let Err(InferError::Statistics(_)) = importance {
                 // Gradients overflow everywhere; statistics name the first layer whose input does.
                 input_statistics(&network, sequences)?;
             }
@@ -379,7 +379,7 @@ impl<'a> CalibratedReduction<'a> {
         if !model.is_bank() {
             let what = "moments of single channels are for causal layers with one system per channel; \
                         others take the inputs themselves";
-            return Err(CalibrateError::Weight(what.to_string()));
+            return Err(CalibrateError::Other(what.to_string()));
         }
         observer.begin(Stage::Balancing, model.blocks().len());
         let blocks = model.blocks().iter().enumerate();
@@ -421,11 +421,7 @@ impl<'a> CalibratedReduction<'a> {
             if let Some(at) = inputs.iter().position(|input| !finite(input)) {
                 let (channel, what) = (first + at, "the power");
                 let source = StatisticsError::NotFinite { channel, what };
-                return Err(InferError::Statistics {
-                    layer: index,
-                    source,
-                }
-                .into());
+                return Err(InferError::of_input(index, source).into());
             }
             let weight = |h: usize| match self.moments {
                 true => InputWeight::moments(&inputs[h - first]),
@@ -532,11 +528,8 @@ impl<'a> CalibratedReduction<'a> {
         fit_logits: bool,
     ) -> Result<Calibrated, CalibrateError> {
         let Some(shared) = &self.shared else {
-            return Err(CalibrateError::Setting {
-                what: "the number of layers whose channels share modes",
-                found: 0.0,
-                expected: "one at least".to_string(),
-            });
+            let what = "the number of layers whose channels share modes";
+            return Err(CalibrateError::setting(what, 0.0, "one at least"));
         };
         let settings = SharedSettings {
             refinement,
@@ -842,7 +835,7 @@ impl<'a> CalibratedReduction<'a> {
         if !self.model.is_bank() {
             let what = "channels that share modes, or layers in both directions, have no error \
                         curves of their own: reduce them by --order or --budget";
-            return Err(CalibrateError::Weight(what.to_string()));
+            return Err(CalibrateError::Other(what.to_string()));
         }
         self.observer.begin(Stage::ErrorCurves, self.layers.len());
         let layers = self.layers.iter().zip(self.model.blocks());
@@ -918,7 +911,7 @@ impl<'a> CalibratedReduction<'a> {
     ) -> Result<Option<Vec<CalibratedLayer>>, CalibrateError> {
         if self.sequences.is_empty() {
             let what = "--sequential needs the calibration sequences, not only their statistics";
-            return Err(CalibrateError::Weight(what.to_string()));
+            return Err(CalibrateError::Other(what.to_string()));
         }
         self.observer.begin(Stage::Sequential, self.layers.len());
         let mut model = trial.model.clone();
@@ -1026,10 +1019,10 @@ fn by_moments(
             let expected = moment_bytes(model, summary, ENDS_STAYING);
             Ok(expected <= MOMENTS_AUTO && at_hand)
         }
-        WeightChoice::Moments if !at_hand => Err(CalibrateError::Weight(
+        WeightChoice::Moments if !at_hand => Err(CalibrateError::Other(
             "moments need the calibration sequences; statistics hold the spectrum only".into(),
         )),
-        WeightChoice::Moments if bytes > MOMENTS_MAX => Err(CalibrateError::Weight(format!(
+        WeightChoice::Moments if bytes > MOMENTS_MAX => Err(CalibrateError::Other(format!(
             "moments over {} steps take a temporary file of {:.1} GiB, at most {} are allowed: \
              take the spectrum (--weight spectrum), or fewer sequences (--sequences)",
             summary.length,

@@ -110,10 +110,10 @@ impl Rescaling<'_> {
         };
         let like = self.like.filter(|like| shape(like) == shape(model));
         let Some(like) = like else {
-            return Err(CalibrateError::OtherModel {
-                found: "no network before its reduction, or one of other layers".to_string(),
-                expected: shape(model),
-            });
+            return Err(CalibrateError::OtherModel(format!(
+                "no network before its reduction, or one of other layers, expected {}",
+                shape(model)
+            )));
         };
         let layers = 0..like.blocks().len();
         layers.map(|layer| self.measure(like, layer)).collect()
@@ -124,7 +124,7 @@ impl Rescaling<'_> {
         let within = Within(self.observer);
         let network = Network::new(model, self.length, InferPath::Double)?.observed(&within);
         let inputs: Vec<DMatrix<f64>> = layer_inputs(&network, self.sequences, layer)?;
-        let fault = |source| CalibrateError::Measure { layer, source };
+        let fault = |fault| CalibrateError::Other(format!("the measure of layer {layer}: {fault}"));
         let statistics = StepStatistics::of(&inputs).map_err(fault)?;
         let measure = layer_measure(model.blocks()[layer].systems(), &statistics).map_err(fault)?;
         Ok(measure.tau)

@@ -104,7 +104,10 @@ impl Settings {
             ("sequential", self.sequential),
         ];
         match ignored.into_iter().find(|(_, set)| *set) {
-            Some((setting, _)) => Err(CalibrateError::Ignored { setting }),
+            Some((setting, _)) => Err(CalibrateError::Other(format!(
+                "the setting `{setting}` is for causal layers with one system for each channel; here \
+                 channels share modes (S5, LRU), or layers run in both directions: leave it out"
+            ))),
             None => Ok(()),
         }
     }
@@ -119,11 +122,7 @@ impl Settings {
         let most = orders.iter().copied().max().unwrap_or(0);
         let all: usize = orders.iter().sum();
         let wrong = |what, found: f64, expected: String| {
-            Err(CalibrateError::Setting {
-                what,
-                found,
-                expected,
-            })
+            Err(CalibrateError::setting(what, found, expected))
         };
         match self.size {
             TargetSize::Order(order) if order == 0 || order > most => {

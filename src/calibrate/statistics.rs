@@ -124,14 +124,14 @@ impl Sums {
 /// each sequence, up to the layer; memory O(n L H).
 ///
 /// # Errors
-/// As [`Network::logits_of_all`]; [`InferError::NoSequences`].
+/// As [`Network::logits_of_all`]; [`InferError`] for no sequences.
 pub fn layer_inputs(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
     layer: usize,
 ) -> Result<Vec<DMatrix<f64>>, InferError> {
     if sequences.is_empty() {
-        return Err(InferError::NoSequences);
+        return Err(InferError::no_sequences());
     }
     walk_to(network, sequences, layer)?.inputs()
 }
@@ -155,17 +155,17 @@ pub(super) fn walk_to<'w, 'a>(
 /// and sequence.
 ///
 /// # Errors
-/// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Statistics`] for
+/// As [`Network::logits_of_all`]; [`InferError`] for no sequences; [`InferError::Statistics`] for
 /// sequences without steps and where the squares of a layer's input overflow.
 pub fn input_statistics(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
 ) -> Result<Vec<InputStatistics>, InferError> {
     if sequences.is_empty() {
-        return Err(InferError::NoSequences);
+        return Err(InferError::no_sequences());
     }
     let length = network.length();
-    let fault = |(layer, source)| InferError::Statistics { layer, source };
+    let fault = |(layer, fault): (usize, StatisticsError)| InferError::of_input(layer, fault);
     if length == 0 {
         let sequences = sequences.len();
         return Err(fault((0, StatisticsError::Empty { sequences, length })));

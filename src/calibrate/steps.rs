@@ -57,20 +57,20 @@ impl Gather for Moments {
 /// the result does not depend on their number. Memory O(L H) for each layer and thread.
 ///
 /// # Errors
-/// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Steps`].
+/// As [`Network::logits_of_all`]; [`InferError::no_sequences()`]; [`InferError::Steps`].
 pub fn step_statistics(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
 ) -> Result<Vec<StepStatistics>, InferError> {
     if sequences.is_empty() {
-        return Err(InferError::NoSequences);
+        return Err(InferError::no_sequences());
     }
     let total: Vec<Moments> = gathered(network, sequences)?;
     let layers = total.into_iter().enumerate();
     let layers = layers.map(|(layer, moments)| {
         let deviation = (moments.squares / moments.count).map(|square| square.max(0.0).sqrt());
         StepStatistics::new(moments.mean, deviation, sequences.len())
-            .map_err(|source| InferError::Steps { layer, source })
+            .map_err(|fault| InferError::of_input(layer, fault))
     });
     layers.collect()
 }

@@ -61,49 +61,12 @@ pub enum CompressError {
         folder = std::env::temp_dir().display()
     )]
     Store(#[from] io::Error),
-    /// A layer whose channels do not have the same poles.
-    #[error(
-        "layer `{layer}`: its channels do not have the same poles (or run backwards in time), \
-         expected a layer that shares them, as DSS does"
-    )]
-    NotShared {
-        /// The layer.
-        layer: String,
-    },
-    /// A method that changes the feedthrough, where the direction backwards in time has none.
-    #[error(
-        "layer `{layer}`, channel {channel}: the method changes the feedthrough of the direction \
-         backwards in time, which has none; expected a method that keeps D, e.g. balanced"
-    )]
-    BackwardFeedthrough {
-        /// The layer.
-        layer: String,
-        /// Index of the channel.
-        channel: usize,
-    },
-    /// A mode that does not decay, in a system of several inputs or outputs.
-    #[error(
-        "layer `{layer}`: mode {mode}, lambda = {:.3e}{:+.3e}i, does not decay; expected modes that decay in \
-         a system of several inputs or outputs (S5, LRU): those that grow are reduced with one of each only",
-        exponent.re, exponent.im
-    )]
-    SharedGrowing {
-        /// The layer.
-        layer: String,
-        /// Index of the mode.
-        mode: usize,
-        /// Its exponent.
-        exponent: num_complex::Complex64,
-    },
-    /// A method that changes the feedthrough, where the file has none for the layer.
-    #[error(
-        "layer `{layer}`: no tensor `D` was found beside its kernel, and the method residualised \
-         changes D; expected a method that keeps it (--method balanced), or a file that holds D"
-    )]
-    NoFeedthrough {
-        /// The layer.
-        layer: String,
-    },
+    /// A mode that does not decay, in a system of several inputs or outputs: which, and where.
+    #[error("{0}")]
+    SharedGrowing(String),
+    /// Anything else: what was found, what was expected, where.
+    #[error("{0}")]
+    Other(String),
     /// The observer requested the end of the work.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

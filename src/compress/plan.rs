@@ -135,52 +135,12 @@ pub struct Plan {
 
 /// Why settings make no sense.
 #[derive(Debug, Clone, thiserror::Error, PartialEq)]
-#[non_exhaustive]
-pub enum PlanError {
-    /// An order of zero, or above what every layer has.
-    #[error("the order is {requested}, expected {}", order_range(*most))]
-    Order {
-        /// The order requested.
-        requested: usize,
-        /// The largest order of any layer.
-        most: usize,
-    },
-    /// A share of energy outside (0, 1].
-    #[error("the energy is {found}, expected a share above 0 and at most 1")]
-    Energy {
-        /// The number found.
-        found: f64,
-    },
-    /// A tolerance that is negative or not a number.
-    #[error("the tolerance is {found}, expected a number of at least 0")]
-    Tolerance {
-        /// The number found.
-        found: f64,
-    },
-    /// Rules that read Hankel singular values, with a method that has none.
-    #[error("modal truncation takes an order, not an energy or a tolerance")]
-    ModalNeedsOrder,
-    /// Shared poles by a method that reduces every channel alone.
-    #[error("shared poles come from balanced truncation: --method balanced, without --unstable")]
-    SharedNeedsBalanced,
-    /// Real poles before discretisation.
-    #[error(
-        "the method real-poles fits the poles that the file holds: it takes discrete time, not \
-         continuous time"
-    )]
-    RealPolesNeedSteps,
-    /// A class of systems before discretisation.
-    #[error("the method in-layout fits the systems that the file holds: it takes discrete time")]
-    InLayoutNeedsSteps,
-    /// A class of systems where the file can hold all.
-    #[error(
-        "the method in-layout is for files that cannot hold all systems; this one holds all, expected \
-         another method, such as h2-optimal"
-    )]
-    NoClass,
-    /// Balancing over a horizon before discretisation.
-    #[error("the method horizon counts steps: it takes discrete time, not continuous time")]
-    HorizonNeedsSteps,
+#[error("{0}")]
+pub struct PlanError(String);
+
+/// The error of settings that make no sense.
+fn wrong<T>(what: impl Into<String>) -> Result<T, PlanError> {
+    Err(PlanError(what.into()))
 }
 
 impl Plan {
@@ -191,16 +151,15 @@ impl Plan {
     pub fn new(rule: Rule) -> Result<Self, PlanError> {
         match rule {
             Rule::Order(0) => {
-                return Err(PlanError::Order {
-                    requested: 0,
-                    most: 0,
-                });
+                return wrong("the order is 0, expected at least 1");
             }
             Rule::Energy(found) if !(found > 0.0 && found <= 1.0) => {
-                return Err(PlanError::Energy { found });
+                let expected = "a share above 0 and at most 1";
+                return wrong(format!("the energy is {found}, expected {expected}"));
             }
             Rule::Tolerance(found) if !(found >= 0.0 && found.is_finite()) => {
-                return Err(PlanError::Tolerance { found });
+                let expected = "a number of at least 0";
+                return wrong(format!("the tolerance is {found}, expected {expected}"));
             }
             _ => {}
         }
@@ -226,7 +185,7 @@ impl Plan {
     /// The same plan in another time base. Default: discrete.
     ///
     /// # Errors
-    /// [`PlanError::HorizonNeedsSteps`]; [`PlanError::RealPolesNeedSteps`].
+    /// [`PlanError`] for a method that takes discrete time only.
     pub fn with_time(self, time: TimeBase) -> Result<Self, PlanError> {
         Self { time, ..self }.consistent()
     }
@@ -254,7 +213,7 @@ impl Plan {
     /// [`Plan::kernel_length`] steps instead of refused. Default: no.
     ///
     /// # Errors
-    /// [`PlanError::SharedNeedsBalanced`].
+    /// [`PlanError`] for a method that the setting excludes.
     pub fn with_unstable(self, unstable: bool) -> Result<Self, PlanError> {
         Self { unstable, ..self }.consistent()
     }
@@ -265,7 +224,7 @@ impl Plan {
     /// [`Method::Balanced`] can do it. Default: no.
     ///
     /// # Errors
-    /// [`PlanError::SharedNeedsBalanced`].
+    /// [`PlanError`] for a method that the setting excludes.
     pub fn with_shared_poles(self, share_poles: bool) -> Result<Self, PlanError> {
         Self {
             share_poles,
@@ -283,21 +242,28 @@ impl Plan {
     fn consistent(self) -> Result<Self, PlanError> {
         let modal = matches!(self.method, Method::ModalHinf | Method::ModalH2);
         if modal && !matches!(self.rule, Rule::Order(_)) {
-            return Err(PlanError::ModalNeedsOrder);
+            return wrong("modal truncation takes an order, not an energy or a tolerance");
         }
         if self.share_poles && (self.method != Method::Balanced || self.unstable) {
-            return Err(PlanError::SharedNeedsBalanced);
+            return wrong(
+                "shared poles come from balanced truncation: --method balanced, without --unstable",
+            );
         }
-        if self.method == Method::Horizon && self.time != TimeBase::Discrete {
-            return Err(PlanError::HorizonNeedsSteps);
-        }
-        if self.method == Method::RealPoles && self.time != TimeBase::Discrete {
-            return Err(PlanError::RealPolesNeedSteps);
-        }
-        if self.method == Method::InLayout && self.time != TimeBase::Discrete {
-            return Err(PlanError::InLayoutNeedsSteps);
-        }
-        Ok(self)
+        let counts = match self.method {
+            _ if self.time == TimeBase::Discrete => return Ok(self),
+            Method::Horizon => {
+                "the method horizon counts steps: it takes discrete time, not continuous time"
+            }
+            Method::RealPoles => {
+                "the method real-poles fits the poles that the file holds: it takes discrete time, \
+                 not continuous time"
+            }
+            Method::InLayout => {
+                "the method in-layout fits the systems that the file holds: it takes discrete time"
+            }
+            _ => return Ok(self),
+        };
+        wrong(counts)
     }
 
     /// How much is kept.
@@ -338,26 +304,24 @@ impl Plan {
     /// Whether the plan suits a model.
     ///
     /// # Errors
-    /// [`PlanError::Order`] for an order that no layer has; [`PlanError::NoClass`].
+    /// [`PlanError`] for an order that no layer has, and for a class of systems where there is none.
     pub fn check(&self, model: &Model) -> Result<(), PlanError> {
         let mut blocks = model.blocks().iter();
         if self.method == Method::InLayout && blocks.all(|block| block.class().is_none()) {
-            return Err(PlanError::NoClass);
+            return wrong(
+                "the method in-layout is for files that cannot hold all systems; this one holds all, \
+                 expected another method, such as h2-optimal",
+            );
         }
         let orders = model.blocks().iter().map(|block| block.order());
         let most = orders.max().unwrap_or(0);
         match self.rule {
-            Rule::Order(requested) if requested > most => Err(PlanError::Order { requested, most }),
+            Rule::Order(requested) if requested > most => wrong(format!(
+                "the order is {requested}, expected 1 to {most} (the stored states of each channel)"
+            )),
             _ => Ok(()),
         }
     }
-}
-
-fn order_range(most: usize) -> String {
-    if most == 0 {
-        return "at least 1".to_string();
-    }
-    format!("1 to {most} (the stored states of each channel)")
 }
 
 #[cfg(test)]
@@ -368,20 +332,13 @@ mod tests {
     fn numbers_out_of_range_are_named() {
         let zero = Plan::new(Rule::Order(0)).unwrap_err();
         assert_eq!(zero.to_string(), "the order is 0, expected at least 1");
-        for found in [0.0, -0.5, 1.5] {
-            assert_eq!(
-                Plan::new(Rule::Energy(found)),
-                Err(PlanError::Energy { found })
-            );
+        for found in [0.0, -0.5, 1.5, f64::NAN] {
+            let error = Plan::new(Rule::Energy(found)).unwrap_err().to_string();
+            let expected = "expected a share above 0 and at most 1";
+            assert_eq!(error, format!("the energy is {found}, {expected}"));
         }
-        assert!(matches!(
-            Plan::new(Rule::Energy(f64::NAN)),
-            Err(PlanError::Energy { .. })
-        ));
-        let found = f64::INFINITY;
-        assert_eq!(
-            Plan::new(Rule::Tolerance(found)),
-            Err(PlanError::Tolerance { found })
-        );
+        let error = Plan::new(Rule::Tolerance(f64::INFINITY)).unwrap_err();
+        let expected = "the tolerance is inf, expected a number of at least 0";
+        assert_eq!(error.to_string(), expected);
     }
 }

@@ -134,9 +134,11 @@ pub fn reduce_layer(block: &mut Block, plan: &Plan) -> Result<LayerRecord, Compr
 /// Residualisation is nothing without the change of D.
 fn require_place_for_feedthrough(block: &Block, plan: &Plan) -> Result<(), CompressError> {
     match plan.method() {
-        Method::Residualised if !block.holds_feedthrough() => Err(CompressError::NoFeedthrough {
-            layer: block.name().to_string(),
-        }),
+        Method::Residualised if !block.holds_feedthrough() => Err(CompressError::Other(format!(
+            "layer `{}`: no tensor `D` was found beside its kernel, and the method residualised \
+             changes D; expected a method that keeps it (--method balanced), or a file that holds D",
+            block.name()
+        ))),
         _ => Ok(()),
     }
 }
@@ -149,11 +151,14 @@ fn require_decay_of_shared(block: &Block, plan: &Plan) -> Result<(), CompressErr
     }
     let growing = |system: &DiagonalSystem| system.unstable_modes().first().copied();
     match block.all_systems().find_map(growing) {
-        Some((mode, exponent)) if !block.is_siso() => Err(CompressError::SharedGrowing {
-            layer: block.name().to_string(),
-            mode,
-            exponent,
-        }),
+        Some((mode, exponent)) if !block.is_siso() => Err(CompressError::SharedGrowing(format!(
+            "layer `{}`: mode {mode}, lambda = {:.3e}{:+.3e}i, does not decay; expected modes that decay in \
+             a system of several inputs or outputs (S5, LRU): those that grow are reduced with one of each \
+             only",
+            block.name(),
+            exponent.re,
+            exponent.im
+        ))),
         _ => Ok(()),
     }
 }
@@ -195,10 +200,11 @@ fn require_no_feedthrough(block: &Block, backward: &[DiagonalSystem]) -> Result<
     let direct = |system: &DiagonalSystem| system.feedthrough().iter().any(|d| *d != 0.0);
     match backward.iter().position(direct) {
         None => Ok(()),
-        Some(channel) => Err(CompressError::BackwardFeedthrough {
-            layer: block.name().to_string(),
-            channel,
-        }),
+        Some(channel) => Err(CompressError::Other(format!(
+            "layer `{}`, channel {channel}: the method changes the feedthrough of the direction backwards \
+             in time, which has none; expected a method that keeps D, e.g. balanced",
+            block.name()
+        ))),
     }
 }
 

@@ -117,7 +117,7 @@ impl Shared {
 /// the poles as they are.
 ///
 /// # Errors
-/// [`CompressError::NotShared`] for a layer whose channels have different poles, or that runs
+/// [`CompressError`] for a layer whose channels have different poles, or that runs
 /// backwards in time; [`CompressError::Channel`].
 pub(super) fn reduce_shared(block: &mut Block, plan: &Plan) -> Result<LayerRecord, CompressError> {
     let order_before = block.order();
@@ -127,8 +127,11 @@ pub(super) fn reduce_shared(block: &mut Block, plan: &Plan) -> Result<LayerRecor
         .all(|system| system.input().ncols() == 1);
     let shared = Some(&*block).filter(|block| single && block.backward().is_empty());
     let Some(shared) = shared.and_then(Shared::new) else {
-        let layer = block.name().to_string();
-        return Err(CompressError::NotShared { layer });
+        return Err(CompressError::Other(format!(
+            "layer `{}`: its channels do not have the same poles (or run backwards in time), expected a \
+             layer that shares them, as DSS does",
+            block.name()
+        )));
     };
     let joint = shared
         .joint(block)

@@ -576,7 +576,7 @@ impl Network<'_> {
 /// passes for each sequence.
 ///
 /// # Errors
-/// As [`Network::logits_of_all`]; [`InferError::NoSequences`]; [`InferError::Statistics`] where the
+/// As [`Network::logits_of_all`]; [`InferError`] for no sequences; [`InferError::Statistics`] where the
 /// squares overflow.
 pub fn importance(
     network: &Network<'_>,
@@ -592,7 +592,7 @@ pub(crate) fn importance_from(
     first: usize,
 ) -> Result<Vec<Vec<f64>>, InferError> {
     if sequences.is_empty() {
-        return Err(InferError::NoSequences);
+        return Err(InferError::no_sequences());
     }
     let classes = network.model.classes().unwrap_or(0);
     let observer = network.begin(Stage::Importance, sequences.len());
@@ -600,10 +600,7 @@ pub(crate) fn importance_from(
     let squares = numbered.map(|(index, &sequence)| {
         observer.step()?;
         let channels = network.squared_gradients(sequence, combination(first + index, classes));
-        channels.map_err(|source| InferError::Sequence {
-            index,
-            source: Box::new(source),
-        })
+        channels.map_err(|fault| InferError::of_sequence(index, fault))
     });
     let squares = squares.collect::<Result<Vec<_>, InferError>>()?;
     let samples = (sequences.len() * network.length) as f64;
@@ -617,7 +614,7 @@ pub(crate) fn importance_from(
         if let Some(channel) = of.iter().position(|mean| !mean.is_finite()) {
             let what = "the gradient of the logits";
             let source = StatisticsError::NotFinite { channel, what };
-            return Err(InferError::Statistics { layer, source });
+            return Err(InferError::of_input(layer, source));
         }
     }
     Ok(total)

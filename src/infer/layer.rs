@@ -173,7 +173,9 @@ impl Systems {
     ) -> Result<Self, InferError> {
         if systems.iter().any(|system| system.as_siso().is_err()) {
             if path == Path::Fft {
-                return Err(InferError::NoConvolution);
+                let what = "a layer has systems with several inputs or outputs, which run by their \
+                            recurrence; expected the path `auto` or `recurrence`";
+                return Err(InferError::Other(what.to_string()));
             }
             let both = systems.iter();
             let both = both.map(|system| (Mimo::new(system), Mimo::transposed(system)));

@@ -14,13 +14,14 @@ mod single;
 mod space;
 mod walk;
 
+use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use adjoint::{MapSlopes, SystemSlopes, combination, importance_from};
 pub use adjoint::{OutputGradients, importance};
-use hankelite_control::{Convolver, StatisticsError, SystemError};
+use hankelite_control::{Convolver, SystemError};
 pub(crate) use layer::StepSums;
 use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
@@ -31,7 +32,6 @@ use single::Single;
 pub(crate) use single::{Setup, VectorSlopes};
 pub(crate) use walk::Walk;
 
-use crate::measure::MeasureError;
 use crate::model::{Encoder, InputError, Model, Pooling, Sequence};
 use crate::progress::{Cancelled, ProgressSink, Stage, in_order};
 
@@ -67,70 +67,53 @@ pub(crate) struct Signal {
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum InferError {
-    /// The file held layers but no classifier.
-    #[error("the model has no {missing}: layers alone were read, expected a whole classifier")]
-    NotAClassifier {
-        /// `encoder` or `head`.
-        missing: &'static str,
-    },
     /// The data are not what the encoder takes.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// Statistics of nothing.
-    #[error("no sequences to gather statistics from")]
-    NoSequences,
-    /// One of many sequences does not fit.
-    #[error("sequence {index}: {source}")]
-    Sequence {
-        /// Its place among those given.
-        index: usize,
-        /// What is wrong with it.
-        source: Box<InferError>,
-    },
     /// The input of a layer has no statistics, e.g. because numbers overflow on the way.
-    #[error("the input of layer {layer}: {source}")]
-    Statistics {
-        /// Index of the layer.
-        layer: usize,
-        /// What is wrong.
-        source: StatisticsError,
-    },
-    /// The input of a layer has no mean or deviation at each step, because numbers overflow.
-    #[error("the input of layer {layer}: {source}")]
-    Steps {
-        /// Index of the layer.
-        layer: usize,
-        /// What is wrong.
-        source: MeasureError,
-    },
-    /// A convolution requested of a layer that has none.
-    #[error(
-        "a layer has systems with several inputs or outputs, which run by their recurrence; \
-         expected the path `auto` or `recurrence`"
-    )]
-    NoConvolution,
+    #[error("{0}")]
+    Statistics(String),
     /// A layer whose kernel cannot be formed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// The temporary file for long sequences that wait before a layer.
-    #[error(
-        "long sequences wait in a temporary file in `{folder}`: {kind}; set TMPDIR to a folder with \
-         more room",
-        folder = std::env::temp_dir().display()
-    )]
-    Store {
-        /// What went wrong with it.
-        kind: io::ErrorKind,
-    },
+    /// Anything else: what was found, what was expected, where.
+    #[error("{0}")]
+    Other(String),
     /// The observer of the network requested the end of the work.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
 }
 
 impl InferError {
-    /// Of the temporary file.
+    /// Of a model without `missing`, its encoder or its head.
+    pub(crate) fn no_classifier(missing: &str) -> Self {
+        Self::Other(format!(
+            "the model has no {missing}: layers alone were read, expected a whole classifier"
+        ))
+    }
+
+    /// Of statistics of nothing.
+    pub(crate) fn no_sequences() -> Self {
+        Self::Other("no sequences to gather statistics from".to_string())
+    }
+
+    /// Of one of many sequences, by its place among those given.
+    pub(crate) fn of_sequence(index: usize, fault: impl fmt::Display) -> Self {
+        Self::Other(format!("sequence {index}: {fault}"))
+    }
+
+    /// Of the input of a layer, or of the gradient there.
+    pub(crate) fn of_input(layer: usize, fault: impl fmt::Display) -> Self {
+        Self::Statistics(format!("the input of layer {layer}: {fault}"))
+    }
+
+    /// Of the temporary file for long sequences that wait before a layer.
     fn of_store(fault: io::Error) -> Self {
-        Self::Store { kind: fault.kind() }
+        Self::Other(format!(
+            "long sequences wait in a temporary file in `{}`: {}; set TMPDIR to a folder with more room",
+            std::env::temp_dir().display(),
+            fault.kind()
+        ))
     }
 }
 
@@ -153,7 +136,7 @@ impl<'a> Network<'a> {
     /// parallel. Cost O(H N L) per layer.
     ///
     /// # Errors
-    /// [`InferError::NotAClassifier`]; [`InferError::System`].
+    /// [`InferError`] for layers alone; [`InferError::System`].
     pub fn new(model: &'a Model, length: usize, path: Path) -> Result<Self, InferError> {
         Self::with_setup(model, length, path, &Setup::default())
     }
@@ -169,10 +152,10 @@ impl<'a> Network<'a> {
         setup: &Setup,
     ) -> Result<Self, InferError> {
         if model.encoder().is_none() {
-            return Err(InferError::NotAClassifier { missing: "encoder" });
+            return Err(InferError::no_classifier("encoder"));
         }
         if model.head().is_none() {
-            return Err(InferError::NotAClassifier { missing: "head" });
+            return Err(InferError::no_classifier("head"));
         }
         let single = match path {
             Path::Auto => Single::new(model, length, setup),
@@ -249,10 +232,7 @@ impl<'a> Network<'a> {
         let numbered = sequences.par_iter().enumerate();
         let steps = numbered.map(|(index, &sequence)| {
             let steps = self.steps_of(sequence);
-            steps.map_err(|source| InferError::Sequence {
-                index,
-                source: Box::new(source),
-            })
+            steps.map_err(|fault| InferError::of_sequence(index, fault))
         });
         in_order(steps)
     }

@@ -236,7 +236,7 @@ impl<'a> Network<'a> {
     /// Sequences before the first layer.
     ///
     /// # Errors
-    /// As [`Network::logits_of_all`]; [`InferError::Store`].
+    /// As [`Network::logits_of_all`]; [`InferError`] for the temporary file.
     pub(crate) fn walk<'w>(
         &'w self,
         sequences: &[Sequence<'_>],
@@ -274,7 +274,7 @@ impl Walk<'_, '_> {
     /// inputs of the sequences at hand.
     ///
     /// # Errors
-    /// [`InferError::Store`].
+    /// [`InferError`] for the temporary file.
     pub(crate) fn inputs_of(
         &self,
         channels: Range<usize>,
@@ -309,7 +309,7 @@ impl Walk<'_, '_> {
     /// Goes through the layer.
     ///
     /// # Errors
-    /// [`InferError::Cancelled`]; [`InferError::Store`].
+    /// [`InferError::Cancelled`]; [`InferError`] for the temporary file.
     pub(crate) fn advance(&mut self) -> Result<(), InferError> {
         let observer = self.network.begin(Stage::LayerInputs, self.steps.len());
         self.pass(|count| observer.advance(count))
@@ -336,7 +336,7 @@ impl Walk<'_, '_> {
     /// The logits, behind the last layer.
     ///
     /// # Errors
-    /// [`InferError::Store`].
+    /// [`InferError`] for the temporary file.
     pub(crate) fn logits(self) -> Result<Vec<Vec<f64>>, InferError> {
         let (network, pooling) = (self.network, self.network.pooling());
         match self.streams {

@@ -43,7 +43,7 @@ impl Planner for TargetReduction<'_> {
             }
             bytes = bytes * 9 / 10;
         }
-        Err(TargetError::TooSlow { target, least })
+        Err(TargetError::too_slow(target, least))
     }
 
     fn plan_for_change(&self, change: f64, parts: Parts) -> Result<SizePlan, TargetError> {

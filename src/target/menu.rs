@@ -76,12 +76,14 @@ impl<'a> TargetReduction<'a> {
     /// four layers, and the error curves of `reduction` where it has none yet.
     ///
     /// # Errors
-    /// [`TargetError::Sequences`]; [`TargetError::Calibrate`]; [`TargetError::Rounding`].
+    /// [`TargetError`] for too few sequences; [`TargetError::Calibrate`]; [`TargetError::Rounding`].
     pub(crate) fn new(reduction: &'a CalibratedReduction<'a>) -> Result<Self, TargetError> {
         let found = reduction.sequences().len();
         if found < SEQUENCES_MIN {
-            let expected = SEQUENCES_MIN;
-            return Err(TargetError::Sequences { found, expected });
+            return Err(TargetError::Other(format!(
+                "{found} calibration sequences, expected at least {SEQUENCES_MIN}: choices are compared \
+                 by their logits"
+            )));
         }
         let mut made = Self {
             curves: reduction.curves(Refinement::Full, usize::MAX)?,

@@ -26,8 +26,6 @@ pub use price::{Size, stand_in, step_microseconds};
 pub(crate) use shared::SharedTarget;
 pub use sizes::{Drawn, Met, Sizes, WholeSize};
 
-use hankelite_control::SystemClass;
-
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;
 use crate::model::ModelError;
@@ -48,64 +46,12 @@ pub enum TargetError {
     /// A model that has no image.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// Too few sequences.
-    #[error(
-        "{found} calibration sequences, expected at least {expected}: choices are \
-         compared by their logits"
-    )]
-    Sequences {
-        /// Sequences at hand.
-        found: usize,
-        /// Sequences that are needed.
-        expected: usize,
-    },
-    /// Layers that hold some systems only: what fits all numbers of a model together does not keep to these.
-    #[error(
-        "layer `{layer}` holds {class} only, and a size of states and maps together needs layers that hold \
-         all systems: expected an order or a share of the states"
-    )]
-    Restricted {
-        /// Its name.
-        layer: String,
-        /// What it can hold.
-        class: SystemClass,
-    },
-    /// A target that no choice reaches.
-    #[error(
-        "a target of {target} bytes, expected at least {least}: what is left of one state for each channel and the fewest bits"
-    )]
-    TooSmall {
-        /// The bytes requested.
-        target: usize,
-        /// The fewest bytes.
-        least: usize,
-    },
-    /// A step that no choice makes so fast.
-    #[error(
-        "a step of {target} us, expected at least {least:.2} us: the fastest of the sizes that were tried on this machine"
-    )]
-    TooSlow {
-        /// The microseconds requested.
-        target: f64,
-        /// The fewest microseconds.
-        least: f64,
-    },
-    /// A change of the logits that no model within the other targets keeps to.
-    #[error("a change of the logits by at most {target} takes {takes}")]
-    Change {
-        /// The relative change requested.
-        target: f64,
-        /// The size that it needs, in words.
-        takes: String,
-    },
-    /// No size that keeps the accuracy.
-    #[error("every size loses {least:.2} points of accuracy or more, expected at most {points}")]
-    Accuracy {
-        /// The points that may be lost.
-        points: f64,
-        /// What the best of the sizes loses.
-        least: f64,
-    },
+    /// A size in bytes that no choice reaches.
+    #[error("{0}")]
+    TooSmall(String),
+    /// Anything else: what was found, what was expected, where.
+    #[error("{0}")]
+    Other(String),
     /// The observer requested the end of the work.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
@@ -120,5 +66,30 @@ impl From<InferError> for TargetError {
 impl From<ModelError> for TargetError {
     fn from(error: ModelError) -> Self {
         CalibrateError::from(error).into()
+    }
+}
+
+impl TargetError {
+    /// Of a size that no choice reaches.
+    fn too_small(target: usize, least: usize) -> Self {
+        Self::TooSmall(format!(
+            "a target of {target} bytes, expected at least {least}: what is left of one state for each \
+             channel and the fewest bits"
+        ))
+    }
+
+    /// Of a step that no choice makes so fast.
+    fn too_slow(target: f64, least: f64) -> Self {
+        Self::Other(format!(
+            "a step of {target} us, expected at least {least:.2} us: the fastest of the sizes that were \
+             tried on this machine"
+        ))
+    }
+
+    /// Of a change of the logits that no model within the other targets keeps to.
+    fn out_of_reach(target: f64, takes: &str) -> Self {
+        Self::Other(format!(
+            "a change of the logits by at most {target} takes {takes}"
+        ))
     }
 }

@@ -144,7 +144,7 @@ impl TargetReduction<'_> {
     /// this machine. Cost a second.
     ///
     /// # Errors
-    /// [`TargetError::TooSlow`].
+    /// [`TargetError`] for a step that no choice makes so fast.
     pub(crate) fn bytes_for_step(
         &self,
         microseconds: f64,
@@ -162,10 +162,7 @@ impl TargetReduction<'_> {
         let (mut low, mut high) = PRICES;
         let (least, mut fits) = takes(high.exp())?;
         if least > microseconds {
-            return Err(TargetError::TooSlow {
-                target: microseconds,
-                least,
-            });
+            return Err(TargetError::too_slow(microseconds, least));
         }
         for _ in 0..HALVINGS_TIMED {
             let middle = 0.5 * (low + high);
@@ -264,10 +261,7 @@ impl TargetReduction<'_> {
         let (mut low, mut high) = PRICES;
         let (mut draft, mut size) = at(high.exp())?;
         if size.total() > bytes {
-            return Err(TargetError::TooSmall {
-                target: bytes,
-                least: size.total(),
-            });
+            return Err(TargetError::too_small(bytes, size.total()));
         }
         for _ in 0..HALVINGS {
             let middle = 0.5 * (low + high);

@@ -22,7 +22,7 @@ pub(crate) trait Planner {
     /// The plan of least change within the limits.
     ///
     /// # Errors
-    /// [`TargetError::TooSmall`]; [`TargetError::TooSlow`]; [`TargetError::Calibrate`].
+    /// [`TargetError::TooSmall`]; [`TargetError::Other`]; [`TargetError::Calibrate`].
     fn plan_within(&self, limits: &Limits, parts: Parts) -> Result<SizePlan, TargetError>;
 
     /// The plan of fewest bytes that is expected to change the logits by at most this share; what

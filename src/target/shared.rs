@@ -217,14 +217,8 @@ impl<'a> SharedTarget<'a> {
             step = step.min(microseconds(model, kinds, modes)?);
         }
         Ok(match limits.microseconds {
-            Some(target) if bytes <= limits.bytes => TargetError::TooSlow {
-                target,
-                least: step,
-            },
-            _ => TargetError::TooSmall {
-                target: limits.bytes,
-                least: bytes,
-            },
+            Some(target) if bytes <= limits.bytes => TargetError::too_slow(target, step),
+            _ => TargetError::too_small(limits.bytes, bytes),
         })
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::{CalibrateError, CalibratedReduction};
-use crate::model::{Block, Model, Sequence};
+use crate::model::{Model, Sequence};
 use crate::rounding::Storage;
 use crate::target::any::planner;
 use crate::target::planner::{Limits, Planner};
@@ -49,11 +49,10 @@ impl WholeSize {
     /// What a planner keeps within, of a model of `full` bytes.
     fn limits(&self, full: usize) -> Result<Limits, CalibrateError> {
         let above = |what, found: Option<f64>, least: f64| match found {
-            Some(found) if !(found > least && found.is_finite()) => Err(CalibrateError::Setting {
-                what,
-                found,
-                expected: format!("a number above {least}"),
-            }),
+            Some(found) if !(found > least && found.is_finite()) => {
+                let expected = format!("a number above {least}");
+                Err(CalibrateError::setting(what, found, expected))
+            }
             _ => Ok(()),
         };
         above("the number of times fewer bytes", self.times, 1.0)?;
@@ -118,7 +117,7 @@ impl<'a> Sizes<'a> {
     /// Cost about a calibrated reduction.
     ///
     /// # Errors
-    /// [`Sizes::check`]; [`TargetError::Sequences`]; [`TargetError::Stream`] for a model that has no image;
+    /// [`Sizes::check`]; [`TargetError`] for too few sequences; [`TargetError::Stream`] for a model that has no image;
     /// [`TargetError::Calibrate`].
     pub fn new(
         reduction: &'a CalibratedReduction<'a>,
@@ -138,11 +137,15 @@ impl<'a> Sizes<'a> {
     /// Whether states and maps of a model can be made smaller together.
     ///
     /// # Errors
-    /// [`TargetError::Restricted`].
+    /// [`TargetError`] for layers that hold some systems only: what fits all numbers of a model together
+    /// does not keep to these.
     pub fn check(model: &Model) -> Result<(), TargetError> {
-        let held = |block: &Block| Some((block.name().to_string(), block.class()?));
-        match model.blocks().iter().find_map(held) {
-            Some((layer, class)) => Err(TargetError::Restricted { layer, class }),
+        let mut blocks = model.blocks().iter();
+        match blocks.find_map(|block| Some((block.name(), block.class()?))) {
+            Some((layer, class)) => Err(TargetError::Other(format!(
+                "layer `{layer}` holds {class} only, and a size of states and maps together needs layers \
+                 that hold all systems: expected an order or a share of the states"
+            ))),
             None => Ok(()),
         }
     }
@@ -156,8 +159,8 @@ impl<'a> Sizes<'a> {
     /// of the logits.
     ///
     /// # Errors
-    /// [`CalibrateError::Setting`] for a number that makes nothing smaller; [`TargetError::TooSmall`],
-    /// [`TargetError::TooSlow`] and [`TargetError::Change`] for a size that is out of reach.
+    /// [`CalibrateError::Setting`] for a number that makes nothing smaller; [`TargetError::TooSmall`]
+    /// and [`TargetError::Other`] for a size that is out of reach.
     pub fn meet(&self, size: &WholeSize) -> Result<Met, TargetError> {
         let limits = size.limits(self.full.total())?;
         match size.change {
@@ -175,7 +178,7 @@ impl<'a> Sizes<'a> {
             if let Some(takes) = self.exceeded(&plan, limits)? {
                 match best {
                     Some(_) => break,
-                    None => return Err(TargetError::Change { target, takes }),
+                    None => return Err(TargetError::out_of_reach(target, &takes)),
                 }
             }
             let met = self.built(&plan)?;
@@ -194,10 +197,8 @@ impl<'a> Sizes<'a> {
             }
             aim *= ratio.clamp(0.3, 3.0) * if meets { 0.97 } else { 0.95 };
         }
-        best.ok_or_else(|| TargetError::Change {
-            target,
-            takes: "more than the models that were tried".to_string(),
-        })
+        let takes = "more than the models that were tried";
+        best.ok_or_else(|| TargetError::out_of_reach(target, takes))
     }
 
     fn built(&self, plan: &SizePlan) -> Result<Met, TargetError> {
@@ -237,7 +238,7 @@ impl<'a> Sizes<'a> {
         let (mut best, mut misses) = (None, 0);
         for times in TRIED {
             let met = match self.meet(&WholeSize::times(times)) {
-                Err(TargetError::TooSmall { .. }) => break,
+                Err(TargetError::TooSmall(_)) => break,
                 met => met?,
             };
             if accept(times, &met)? {

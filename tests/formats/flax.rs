@@ -15,7 +15,7 @@ use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner};
-use hankelite::target::{Parts, Sizes, TargetError, WholeSize};
+use hankelite::target::{Parts, Sizes, WholeSize};
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;
@@ -295,8 +295,8 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
         })
     };
     assert_eq!(within(1e6).unwrap().made.size.total(), full);
-    let error = within(1e-6).unwrap_err();
-    assert!(matches!(error, TargetError::TooSlow { .. }), "{error}");
+    let error = within(1e-6).unwrap_err().to_string();
+    assert!(error.starts_with("a step of 0.000001 us, "), "{error}");
 }
 
 #[test]

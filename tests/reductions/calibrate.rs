@@ -19,7 +19,7 @@ use hankelite::model::{
 use hankelite::target::TargetError;
 use hankelite::{Declared, Labelled, Plan, ProgressSink, Reducer, Rule, Stage, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
-use hankelite_control::{DiagonalSystem, InputWeight, Refinement, StatisticsError, Time};
+use hankelite_control::{DiagonalSystem, InputWeight, Refinement, Time};
 use hankelite_data::{Dataset, Source, Split};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
@@ -302,35 +302,23 @@ fn data_that_do_not_fit_are_named() {
         Calibration::gather(&network, sequences, "here").unwrap_err()
     };
     let none = gather(&model, LENGTH, &[]);
-    assert!(
-        matches!(none, CalibrateError::Infer(InferError::NoSequences)),
-        "{none}"
-    );
+    let expected = "no sequences to gather statistics from";
+    assert_eq!(none.to_string(), expected);
     let long = gather(&model, LENGTH - 1, &views(&data));
-    assert!(
-        matches!(
-            long,
-            CalibrateError::Infer(InferError::Sequence { index: 0, .. })
-        ),
-        "{long}"
-    );
+    assert!(long.to_string().starts_with("sequence 0: "), "{long}");
     let empty = gather(&model, 0, &[Sequence::Values(&[])]);
-    let CalibrateError::Infer(InferError::Statistics { source, .. }) = &empty else {
-        panic!("{empty}");
-    };
-    assert!(matches!(source, StatisticsError::Empty { length: 0, .. }));
+    let expected = "the input of layer 0: 1 sequences of 0 steps";
+    assert!(empty.to_string().starts_with(expected), "{empty}");
     let large = changed(&model, |parts| {
         let linear = linear_encoder(parts);
         linear.weight = Arc::new(linear.weight.as_ref() * 1e200);
     });
     let error = gather(&large, LENGTH, &views(&data));
-    let CalibrateError::Infer(InferError::Statistics { layer: 0, source }) = &error else {
+    let CalibrateError::Infer(InferError::Statistics(what)) = &error else {
         panic!("{error}");
     };
-    assert!(
-        matches!(source, StatisticsError::NotFinite { .. }),
-        "{error}"
-    );
+    assert!(what.starts_with("the input of layer 0: "), "{error}");
+    assert!(what.contains("not finite"), "{error}");
 }
 
 fn gathered(model: &Model, data: &[Vec<f32>]) -> Calibration {
@@ -368,7 +356,7 @@ fn any_other_model_is_refused() {
     let refused = |change: &dyn Fn(&mut ModelParts)| {
         let other = changed(&model, change);
         let error = calibration.check(&other).unwrap_err();
-        assert!(matches!(error, CalibrateError::OtherModel { .. }));
+        assert!(matches!(error, CalibrateError::OtherModel(_)));
         let error = CalibratedReduction::new(&other, &calibration, &[], WeightChoice::Auto)
             .err()
             .unwrap();
@@ -454,39 +442,25 @@ fn damaged_files_are_named() {
         assert!(missing && error.to_string().contains(name), "{error}");
         for bad in [f64::NAN, f64::INFINITY] {
             let error = damaged(&path, name, Some(&|values| values[1] = bad));
-            let CalibrateError::Statistics { layer, source } = &error else {
-                panic!("{error}");
-            };
-            assert!(layer.starts_with("layers.") && !source.to_string().is_empty());
-            assert!(
-                matches!(source, StatisticsError::NotFinite { .. }),
-                "{error}"
-            );
+            let error = error.to_string();
+            assert!(error.starts_with("layer `layers."), "{error}");
+            assert!(error.contains("not finite"), "{error}");
         }
         let error = damaged(
             &path,
             name,
             Some(&|values| values.truncate(values.len() - 1)),
         );
-        assert!(
-            matches!(error, CalibrateError::Statistics { .. }),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("layer `layers."), "{error}");
     }
     let error = damaged(&path, "1.importance", Some(&|values| values[0] = -1.0));
-    assert!(
-        matches!(error, CalibrateError::Statistics { .. }),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("layer `layers."), "{error}");
     let error = damaged(&path, "0.autocorrelation", Some(&|values| values[3] = 1e9));
     assert!(error.to_string().contains("no signal has this"), "{error}");
-    for (other, name) in [
-        ("s4d_classifier.safetensors", "NotStatistics"),
-        ("bad/cnn.pth", "NotStatistics"),
-    ] {
+    for other in ["s4d_classifier.safetensors", "bad/cnn.pth"] {
         let path = crate::common::here("data").join(other);
-        let error = Calibration::read(&path).unwrap_err();
-        assert!(format!("{error:?}").starts_with(name), "{error:?}");
+        let error = Calibration::read(&path).unwrap_err().to_string();
+        assert!(error.contains("no input statistics in it"), "{error}");
         assert!(!Calibration::is_file_of(&path));
     }
     let missing = Calibration::read(&folder.path().join("nothing")).unwrap_err();
@@ -636,7 +610,8 @@ fn records_say_what_was_done() {
         for settings in sizes() {
             let found = prepared.reduce(&settings);
             if settings.sequential && sequences.is_empty() {
-                assert!(matches!(found, Err(CalibrateError::Weight(_))));
+                let error = found.unwrap_err().to_string();
+                assert!(error.starts_with("--sequential needs"), "{error}");
                 continue;
             }
             let found = found.unwrap();
@@ -692,7 +667,7 @@ fn sizes_and_weights_out_of_range_are_named() {
     for size in wrong {
         let error = prepared.reduce(&Settings::new(size)).unwrap_err();
         assert!(
-            matches!(error, CalibrateError::Setting { .. }),
+            matches!(error, CalibrateError::Setting(_)),
             "{size:?}: {error}"
         );
     }
@@ -705,13 +680,7 @@ fn sizes_and_weights_out_of_range_are_named() {
     let error = CalibratedReduction::new(&model, &calibration, &wrong, WeightChoice::Auto)
         .err()
         .unwrap();
-    assert!(
-        matches!(
-            error,
-            CalibrateError::Infer(InferError::Sequence { index: 1, .. })
-        ),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("sequence 1: "), "{error}");
 }
 
 #[test]
@@ -1140,9 +1109,8 @@ fn a_reducer_finds_the_smallest_model_within_an_accuracy() {
     let whole = all.whole.unwrap();
     assert!(2 * whole.size.total() <= whole.full.total());
     let error = reducer.clone().within(-1.0, labelled).run().unwrap_err();
-    assert!(
-        matches!(error, TargetError::Accuracy { points, least } if points == -1.0 && least >= 0.0)
-    );
+    let expected = "points of accuracy or more, expected at most -1";
+    assert!(error.to_string().ends_with(expected), "{error}");
     let wrong = Labelled {
         labels: &labels[1..],
         ..labelled

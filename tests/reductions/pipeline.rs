@@ -2,7 +2,7 @@
 
 use crate::common::{here, shared};
 use hankelite::checkpoint::{Checkpoint, DssVersion, read};
-use hankelite::compress::{CompressError, Method, PlanError, RealisationChoice, TimeBase};
+use hankelite::compress::{CompressError, Method, RealisationChoice, TimeBase};
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{Model, Sequence};
 use hankelite::{Declared, Plan, Rule, reduce, write};
@@ -226,19 +226,13 @@ fn an_unstable_channel_is_refused_with_layer_channel_and_poles() {
 fn orders_out_of_range_are_refused() {
     let checkpoint = s4d();
     let error = reduce(&checkpoint.model, &Plan::new(Rule::Order(7)).unwrap()).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            CompressError::Plan(PlanError::Order {
-                requested: 7,
-                most: 6
-            })
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, CompressError::Plan(_)), "{error}");
+    let expected = "the order is 7, expected 1 to 6 (the stored states of each channel)";
+    assert_eq!(error.to_string(), expected);
     let plan = Plan::new(Rule::Energy(0.5)).unwrap();
     let error = plan.with_method(Method::ModalHinf).unwrap_err();
-    assert_eq!(error, PlanError::ModalNeedsOrder);
+    let expected = "modal truncation takes an order, not an energy or a tolerance";
+    assert_eq!(error.to_string(), expected);
 }
 
 /// The file with a known answer: 98.71 % on MNIST, logits given to nine digits.
@@ -481,8 +475,9 @@ fn horizon_balancing_counts_steps() {
     let plan = Plan::new(Rule::Order(3)).unwrap();
     let horizon = plan.clone().with_method(Method::Horizon).unwrap();
     let error = horizon.with_time(TimeBase::Continuous).unwrap_err();
-    assert_eq!(error, PlanError::HorizonNeedsSteps);
+    let expected = "the method horizon counts steps: it takes discrete time, not continuous time";
+    assert_eq!(error.to_string(), expected);
     let continuous = plan.with_time(TimeBase::Continuous).unwrap();
     let error = continuous.with_method(Method::Horizon).unwrap_err();
-    assert_eq!(error, PlanError::HorizonNeedsSteps);
+    assert_eq!(error.to_string(), expected);
 }

@@ -180,13 +180,16 @@ fn sizes_are_tried_from_large_to_small_until_two_do_not_do() {
 fn targets_out_of_reach_are_refused() {
     with_sizes(Parts::All, |_, sizes, _| {
         let error = sizes.meet(&bytes(500)).unwrap_err();
-        assert!(matches!(error, TargetError::TooSmall { target: 500, least } if least > 500));
+        assert!(matches!(error, TargetError::TooSmall(_)), "{error}");
+        let expected = "a target of 500 bytes, expected at least ";
+        assert!(error.to_string().starts_with(expected), "{error}");
         let size = WholeSize {
             microseconds: Some(1e-6),
             ..WholeSize::default()
         };
-        let error = sizes.meet(&size).unwrap_err();
-        assert!(matches!(error, TargetError::TooSlow { .. }));
+        let error = sizes.meet(&size).unwrap_err().to_string();
+        let expected = "a step of 0.000001 us, expected at least ";
+        assert!(error.starts_with(expected), "{error}");
         let error = sizes.meet(&WholeSize::times(1.0)).unwrap_err().to_string();
         assert!(error.contains("is 1, expected a number above 1"), "{error}");
     });
@@ -197,9 +200,6 @@ fn targets_out_of_reach_are_refused() {
     let choice = WeightChoice::Auto;
     let prepared = CalibratedReduction::new(&model, &calibration, &few, choice).unwrap();
     let error = Sizes::new(&prepared, &[], Parts::All).err().unwrap();
-    let expected = TargetError::Sequences {
-        found: 4,
-        expected: 8,
-    };
-    assert_eq!(error.to_string(), expected.to_string());
+    let expected = "4 calibration sequences, expected at least 8: ";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }

@@ -135,7 +135,7 @@ impl From<CalibrateError> for Failure {
         match error {
             CalibrateError::Compress(error) => error.into(),
             CalibrateError::Cancelled(_) => Self::new("KeyboardInterrupt", ""),
-            CalibrateError::Setting { .. } | CalibrateError::Reducer { .. } => Self::setting(error),
+            CalibrateError::Setting(_) => Self::setting(error),
             error => Self::new("CalibrationError", error),
         }
     }

@@ -51,13 +51,13 @@ impl LayerSequences {
     /// none at all where they are not known.
     ///
     /// # Errors
-    /// [`CalibrateError::Weight`] for no sequences, shapes that do not fit one another, and numbers
+    /// [`CalibrateError::Other`] for no sequences, shapes that do not fit one another, and numbers
     /// that are not finite.
     pub(super) fn new(
         inputs: Vec<DMatrix<f64>>,
         gradients: Vec<Vec<DMatrix<f64>>>,
     ) -> Result<Self, CalibrateError> {
-        let wrong = |what: String| Err(CalibrateError::Weight(what));
+        let wrong = |what: String| Err(CalibrateError::Other(what));
         let Some(first) = inputs.first() else {
             return wrong("found no sequences, expected at least one".to_string());
         };
@@ -115,7 +115,7 @@ pub(super) struct LayerReduction {
 /// at most eight rounds O(T (r H)²) with at most 8,192 steps for the step on B.
 ///
 /// # Errors
-/// [`CalibrateError::Weight`] for inputs of other widths than the layer's, and for directions with
+/// [`CalibrateError::Other`] for inputs of other widths than the layer's, and for directions with
 /// different modes; [`CalibrateError::Compress`] for modes that do not decay.
 pub(super) fn reduce_layer_jointly(
     block: &Block,
@@ -165,25 +165,20 @@ fn require_fitting(
             "layer `{}`: found inputs of {found} channels, expected {expected}",
             block.name()
         );
-        return Err(CalibrateError::Weight(what));
+        return Err(CalibrateError::Other(what));
     }
     if let Some(found) = widths.clone().find(|&width| width != outputs) {
         let what = format!(
             "layer `{}`: found gradients of {found} outputs, expected {outputs}",
             block.name()
         );
-        return Err(CalibrateError::Weight(what));
+        return Err(CalibrateError::Other(what));
     }
     if order == 0 {
-        let (what, found, expected) = ("the order", 0.0, "at least 1".to_string());
-        return Err(CalibrateError::Setting {
-            what,
-            found,
-            expected,
-        });
+        return Err(CalibrateError::setting("the order", 0.0, "at least 1"));
     }
     if block.class().is_some() && !block.backward().is_empty() {
-        return Err(CalibrateError::Weight(format!(
+        return Err(CalibrateError::Other(format!(
             "layer `{}` runs in both directions, and its file holds some systems only; calibration takes \
              causal layers of such files: reduce it without data",
             block.name()
@@ -195,7 +190,7 @@ fn require_fitting(
 /// The systems of a layer.
 fn units(block: &Block, length: usize) -> Result<Vec<Unit>, CalibrateError> {
     Unit::of(block, length).ok_or_else(|| {
-        CalibrateError::Weight(format!(
+        CalibrateError::Other(format!(
             "layer `{}` runs in both directions with different modes; calibration takes layers with \
              the same modes in both, or causal ones",
             block.name()

@@ -72,7 +72,7 @@ impl<'a> SharedReduction<'a> {
             observer,
         };
         if sequences.is_empty() {
-            return Err(CalibrateError::Weight(
+            return Err(CalibrateError::Other(
                 "layers whose channels share modes, or that run in both directions, need the \
                  calibration sequences, not only their statistics"
                     .to_string(),
@@ -112,10 +112,7 @@ impl<'a> SharedReduction<'a> {
                                 unit.add_gradients(&layer.combinations, kept);
                             }
                         })
-                        .map_err(|source| InferError::Sequence {
-                            index,
-                            source: Box::new(source),
-                        })?;
+                        .map_err(|fault| InferError::of_sequence(index, fault))?;
                 }
                 Ok(sums)
             });
@@ -132,7 +129,7 @@ impl<'a> SharedReduction<'a> {
         let encoder = self
             .model
             .encoder()
-            .ok_or(InferError::NotAClassifier { missing: "encoder" })?;
+            .ok_or_else(|| InferError::no_classifier("encoder"))?;
         Ok(encoder.takes().steps_of(sequence, self.length)?)
     }
 

@@ -154,8 +154,8 @@ fn merged(arguments: &Arguments) -> anyhow::Result<Calibration> {
     }
     let origins: Vec<&str> = parts.iter().map(Calibration::origin).collect();
     Calibration::merged(&parts, &joined(&origins)).map_err(|error| match error {
-        CalibrateError::OtherModel { found, expected } => {
-            anyhow!("statistics that do not go together: {found}, expected {expected}")
+        CalibrateError::OtherModel(what) => {
+            anyhow!("statistics that do not go together: {what}")
         }
         other => other.into(),
     })

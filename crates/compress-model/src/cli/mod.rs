@@ -343,7 +343,7 @@ fn hint(error: &anyhow::Error, command: &str) -> Option<String> {
             let hint = "`reduce --unstable --length L` keeps the first L kernel samples instead";
             return Some(hint.to_string());
         }
-        if let Some(CompressError::SharedGrowing { .. }) = cause.downcast_ref() {
+        if let Some(CompressError::SharedGrowing(_)) = cause.downcast_ref() {
             let hint =
                 "an S5 layer that was trained with clip_eigs is read so by `--clip-eigs true`";
             return Some(hint.to_string());
