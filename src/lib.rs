@@ -79,5 +79,5 @@ pub use compress::reduce::reduce;
 pub use control::Realisation;
 pub use hankelite_archive as archive;
 pub use hankelite_control as control;
-pub use progress::{Cancelled, ProgressSink, Stage};
+pub use progress::{Cancelled, ProgressSink};
 pub use reducer::{Labelled, Reducer, Reduction, Suited, WholeReduction};

@@ -3,63 +3,38 @@
 //! Every long function of the crate reports to a [`ProgressSink`]. `()` is one that ignores all of
 //! it; a program implements it over its progress bar.
 
-use std::fmt;
-
 use rayon::prelude::*;
 
-/// A part of long work, by what its units are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Stage {
+/// Parts of long work, each by what its units are.
+pub(crate) mod stage {
     /// Hankel singular values; units are layers.
-    Spectra,
+    pub(crate) const SPECTRA: &str = "Hankel values of layers";
     /// Reduction of every channel; units are layers.
-    Reduction,
+    pub(crate) const REDUCTION: &str = "reducing layers";
     /// Statistics of the layer inputs; units are sequences.
-    LayerInputs,
+    pub(crate) const LAYER_INPUTS: &str = "layer inputs of sequences";
     /// Sensitivity of the logits to every channel; units are sequences.
-    Importance,
+    pub(crate) const IMPORTANCE: &str = "output gradients of sequences";
     /// Balancing for the layer inputs; units are layers.
-    Balancing,
+    pub(crate) const BALANCING: &str = "balancing layers";
     /// Error of every channel at every order; units are layers.
-    ErrorCurves,
+    pub(crate) const ERROR_CURVES: &str = "error curves of layers";
     /// Allocations of states that are tried; units are reduced models, at most.
-    Allocation,
+    pub(crate) const ALLOCATION: &str = "allocations tried";
     /// Reduction of layer after layer for the inputs in the reduced network; units are layers.
-    Sequential,
+    pub(crate) const SEQUENTIAL: &str = "reducing layers again";
     /// Moments of the states of layers whose channels share modes; units are sequences.
-    Moments,
+    pub(crate) const MOMENTS: &str = "moments of sequences";
     /// Fit of all channels to the logits; units are Gauss–Newton steps, at most.
-    LogitFit,
+    pub(crate) const LOGIT_FIT: &str = "steps of the fit to the logits";
     /// What every choice of a size does to the logits; units are groups of choices.
-    Choices,
+    pub(crate) const CHOICES: &str = "choices of sizes measured";
     /// Rounding of the maps; units are layers.
-    Rounding,
+    pub(crate) const ROUNDING: &str = "rounding the maps of layers";
     /// Logits of sequences; units are sequences.
-    Logits,
+    pub(crate) const LOGITS: &str = "logits of sequences";
     /// Rescaling by the generalisation measure; units are layers.
-    Rescaling,
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Stage::Spectra => "Hankel values of layers",
-            Stage::Reduction => "reducing layers",
-            Stage::LayerInputs => "layer inputs of sequences",
-            Stage::Importance => "output gradients of sequences",
-            Stage::Balancing => "balancing layers",
-            Stage::ErrorCurves => "error curves of layers",
-            Stage::Allocation => "allocations tried",
-            Stage::Sequential => "reducing layers again",
-            Stage::Moments => "moments of sequences",
-            Stage::LogitFit => "steps of the fit to the logits",
-            Stage::Choices => "choices of sizes measured",
-            Stage::Rounding => "rounding the maps of layers",
-            Stage::Logits => "logits of sequences",
-            Stage::Rescaling => "rescaling layers",
-        })
-    }
+    pub(crate) const RESCALING: &str = "rescaling layers";
 }
 
 /// Takes the progress of long work and can end it. Calls come from any thread.
@@ -67,8 +42,8 @@ impl fmt::Display for Stage {
 /// Work is a row of stages: each begins once and ends where the next one begins, and their
 /// number is not known before. A stage may end before all its units are done.
 pub trait ProgressSink: Sync {
-    /// A stage begins, of so many units.
-    fn begin(&self, stage: Stage, total: usize) {
+    /// A stage begins, of so many units: "reducing layers", of so many layers.
+    fn begin(&self, stage: &'static str, total: usize) {
         let _ = (stage, total);
     }
 

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::calibrate::statistics::{GROUP, GROUPS_HELD, Gather, Sums};
 use crate::calibrate::{CalibrateError, Calibration, Known, LayerCalibration, LayerSequences};
 use crate::model::Model;
-use crate::progress::{ProgressSink, Stage};
+use crate::progress::{ProgressSink, stage};
 
 /// What the name of a layer's gradients has behind that of the layer.
 const GRADIENT: &str = ".output_gradient";
@@ -150,7 +150,7 @@ impl Captured {
         origin: &str,
         observer: &dyn ProgressSink,
     ) -> Result<Calibration, CalibrateError> {
-        observer.begin(Stage::LayerInputs, self.layers.len());
+        observer.begin(stage::LAYER_INPUTS, self.layers.len());
         let layers = self.layers.iter().enumerate().map(|(layer, name)| {
             observer.step()?;
             let sums = self.sums(layer)?;

@@ -9,7 +9,7 @@ use crate::calibrate::CalibrateError;
 use crate::calibrate::parameters::{LogitData, Parameters, Prices};
 use crate::infer::{Network, Path as InferPath, Setup, combination};
 use crate::model::{Model, Sequence};
-use crate::progress::{ProgressSink, Stage, Within};
+use crate::progress::{ProgressSink, Within, stage};
 
 /// How long a fit goes on, and by what.
 struct Limits {
@@ -200,7 +200,7 @@ pub(super) fn fit_logits(
         setup: Setup::default(),
         observer: &Within(data.observer),
     };
-    data.observer.begin(Stage::LogitFit, limits.steps);
+    data.observer.begin(stage::LOGIT_FIT, limits.steps);
     let (place, fit) = fitting.run(start, data.observer)?;
     let change = (all && fit.steps > 0).then(|| fitting.change_of_all(&place));
     Ok(Some(Fitted {

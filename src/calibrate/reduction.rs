@@ -24,7 +24,7 @@ use crate::compress::{
 };
 use crate::infer::{InferError, Network, Path as InferPath, Setup, Walk, importance_from};
 use crate::model::{Block, InputSignal, Model, Sequence};
-use crate::progress::{ProgressSink, Stage, Within};
+use crate::progress::{ProgressSink, Within, stage};
 
 /// Bytes that the moments of all channels may take in memory.
 const MOMENTS_HELD: usize = 1 << 26;
@@ -327,7 +327,7 @@ impl<'a> CalibratedReduction<'a> {
             _ => None,
         };
         let blocks = self.model.blocks();
-        self.observer.begin(Stage::Balancing, blocks.len());
+        self.observer.begin(stage::BALANCING, blocks.len());
         let layers = statistics.map_or(&[][..], Calibration::layers);
         for (index, block) in blocks.iter().enumerate() {
             self.observer.check()?;
@@ -381,7 +381,7 @@ impl<'a> CalibratedReduction<'a> {
                         others take the inputs themselves";
             return Err(CalibrateError::Other(what.to_string()));
         }
-        observer.begin(Stage::Balancing, model.blocks().len());
+        observer.begin(stage::BALANCING, model.blocks().len());
         let blocks = model.blocks().iter().enumerate();
         let layers = blocks.map(|(index, block)| {
             observer.check()?;
@@ -568,7 +568,7 @@ impl<'a> CalibratedReduction<'a> {
     ) -> Result<Calibrated, CalibrateError> {
         let blocks = self.model.blocks();
         let reduced = |orders: &[usize]| {
-            self.observer.begin(Stage::Sequential, orders.len());
+            self.observer.begin(stage::SEQUENTIAL, orders.len());
             let layers = blocks.iter().zip(orders).enumerate();
             let layers = layers.map(|(layer, (block, &order))| {
                 let sequences = captured.layer(layer)?;
@@ -837,7 +837,7 @@ impl<'a> CalibratedReduction<'a> {
                         curves of their own: reduce them by --order or --budget";
             return Err(CalibrateError::Other(what.to_string()));
         }
-        self.observer.begin(Stage::ErrorCurves, self.layers.len());
+        self.observer.begin(stage::ERROR_CURVES, self.layers.len());
         let layers = self.layers.iter().zip(self.model.blocks());
         let curves = layers.map(|(layer, block)| {
             self.observer.step()?;
@@ -913,7 +913,7 @@ impl<'a> CalibratedReduction<'a> {
             let what = "--sequential needs the calibration sequences, not only their statistics";
             return Err(CalibrateError::Other(what.to_string()));
         }
-        self.observer.begin(Stage::Sequential, self.layers.len());
+        self.observer.begin(stage::SEQUENTIAL, self.layers.len());
         let mut model = trial.model.clone();
         let mut layers = Vec::with_capacity(self.layers.len());
         let within = Within(self.observer);

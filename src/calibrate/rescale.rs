@@ -8,7 +8,7 @@ use crate::calibrate::{CalibrateError, layer_inputs};
 use crate::infer::{InferError, Network, Path as InferPath};
 use crate::measure::{StepStatistics, layer_measure};
 use crate::model::{Block, Model, Sequence};
-use crate::progress::{ProgressSink, Stage, Within};
+use crate::progress::{ProgressSink, Within, stage};
 
 /// How a training starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ pub fn rescale(
         Rescale::Match => rescaling.measures_like(model)?,
         Rescale::Unit => vec![1.0; model.blocks().len()],
     };
-    rescaling.observer.begin(Stage::Rescaling, wanted.len());
+    rescaling.observer.begin(stage::RESCALING, wanted.len());
     let mut records = Vec::new();
     for (layer, wanted) in wanted.into_iter().enumerate() {
         rescaling.observer.step()?;

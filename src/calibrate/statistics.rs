@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::infer::{InferError, Network, Walk};
 use crate::model::Sequence;
-use crate::progress::Stage;
+use crate::progress::stage;
 
 /// Sequences whose sums are taken on one thread, in order: sums do not depend on the threads.
 pub(super) const GROUP: usize = 4;
@@ -35,7 +35,7 @@ pub(super) fn gathered<T: Gather>(
         sums.map(|block| T::zeros(network.length(), block.channels()))
             .collect()
     };
-    let observer = network.begin(Stage::LayerInputs, sequences.len());
+    let observer = network.begin(stage::LAYER_INPUTS, sequences.len());
     network.steps_of_all(sequences)?;
     let mut total: Option<Vec<T>> = None;
     // One for each thread: at long sequences sums take more memory than all else.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::compress::{CompressError, TimeBase};
 use crate::model::{Block, Model};
-use crate::progress::{ProgressSink, Stage, in_order};
+use crate::progress::{ProgressSink, in_order, stage};
 
 /// The dynamics of one layer.
 #[derive(Debug, Clone, Serialize)]
@@ -83,7 +83,7 @@ pub fn inspect_observed(
     realisation: Realisation,
     observer: &dyn ProgressSink,
 ) -> Result<Vec<LayerSpectrum>, CompressError> {
-    observer.begin(Stage::Spectra, model.blocks().len());
+    observer.begin(stage::SPECTRA, model.blocks().len());
     let layers = model.blocks().iter().map(|block| {
         observer.step()?;
         inspect_layer(block, time, realisation)

@@ -14,7 +14,7 @@ use crate::compress::distance::{feedthrough_change, response_error};
 use crate::compress::share::reduce_shared;
 use crate::compress::{ChannelRecord, CompressError, LayerRecord, Method, Plan, Rule};
 use crate::model::{Block, Model};
-use crate::progress::{ProgressSink, Stage, in_order};
+use crate::progress::{ProgressSink, in_order, stage};
 
 /// A smaller model and what was done to make it.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub fn reduce_observed(
     observer: &dyn ProgressSink,
 ) -> Result<Compressed, CompressError> {
     plan.check(model)?;
-    observer.begin(Stage::Reduction, model.blocks().len());
+    observer.begin(stage::REDUCTION, model.blocks().len());
     let mut blocks = model.blocks().to_vec();
     let mut records = Vec::with_capacity(blocks.len());
     for block in &mut blocks {

@@ -13,7 +13,7 @@ use crate::infer::single::{
 };
 use crate::infer::{InferError, Network, Signal};
 use crate::model::{Block, Pooling, Sequence};
-use crate::progress::Stage;
+use crate::progress::stage;
 
 /// The input of one layer, and the gradient of a combination of the logits by its output.
 #[derive(Debug, Clone)]
@@ -595,7 +595,7 @@ pub(crate) fn importance_from(
         return Err(InferError::no_sequences());
     }
     let classes = network.model.classes().unwrap_or(0);
-    let observer = network.begin(Stage::Importance, sequences.len());
+    let observer = network.begin(stage::IMPORTANCE, sequences.len());
     let numbered = sequences.par_iter().enumerate();
     let squares = numbered.map(|(index, &sequence)| {
         observer.step()?;

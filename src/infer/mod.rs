@@ -33,7 +33,7 @@ pub(crate) use single::{Setup, VectorSlopes};
 pub(crate) use walk::Walk;
 
 use crate::model::{Encoder, InputError, Model, Pooling, Sequence};
-use crate::progress::{Cancelled, ProgressSink, Stage, in_order};
+use crate::progress::{Cancelled, ProgressSink, in_order, stage};
 
 /// How the state space layers are evaluated. All give the same numbers to rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -194,7 +194,7 @@ impl<'a> Network<'a> {
     }
 
     /// Begins a stage of work on so many sequences.
-    pub(crate) fn begin(&self, stage: Stage, sequences: usize) -> &'a dyn ProgressSink {
+    pub(crate) fn begin(&self, stage: &'static str, sequences: usize) -> &'a dyn ProgressSink {
         self.observer.begin(stage, sequences);
         self.observer
     }
@@ -370,7 +370,7 @@ impl<'a> Network<'a> {
     /// # Errors
     /// As [`Network::logits`], for the first sequence that fails; [`InferError::Cancelled`].
     pub fn logits_of_all(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Vec<f64>>, InferError> {
-        let observer = self.begin(Stage::Logits, sequences.len());
+        let observer = self.begin(stage::LOGITS, sequences.len());
         if let Some(single) = self.single.as_ref().filter(|own| own.forms_operators()) {
             return self.logits_by_layers(single, sequences);
         }

@@ -12,7 +12,7 @@ use crate::infer::layer::Layer;
 use crate::infer::single::{PartsOfStream, Single};
 use crate::infer::{InferError, Network, Signal};
 use crate::model::{Pooling, Sequence};
-use crate::progress::{ProgressSink, Stage, in_order};
+use crate::progress::{ProgressSink, in_order, stage};
 
 /// Channels whose numbers are put in order at a time: a line of the cache.
 const CHANNELS_TOGETHER: usize = 16;
@@ -311,7 +311,7 @@ impl Walk<'_, '_> {
     /// # Errors
     /// [`InferError::Cancelled`]; [`InferError`] for the temporary file.
     pub(crate) fn advance(&mut self) -> Result<(), InferError> {
-        let observer = self.network.begin(Stage::LayerInputs, self.steps.len());
+        let observer = self.network.begin(stage::LAYER_INPUTS, self.steps.len());
         self.pass(|count| observer.advance(count))
     }
 

@@ -9,7 +9,7 @@ use crate::calibrate::LogitFit;
 use crate::compress::LayerRecord;
 use crate::infer::{InferError, Network, Path as InferPath, Signal};
 use crate::model::Model;
-use crate::progress::Stage;
+use crate::progress::stage;
 use crate::rounding::{
     Entries, LayerChoice, LayerStorage, MapChoice, MapMoments, MapStorage, Numbers, Storage,
 };
@@ -161,7 +161,7 @@ impl TargetReduction<'_> {
         let mut pairs = self.pairs(&model)?;
         let full = Network::new(self.model(), length, InferPath::Auto)?;
         let observer = self.reduction.observer();
-        observer.begin(Stage::Rounding, plan.layers.len());
+        observer.begin(stage::ROUNDING, plan.layers.len());
         for (layer, choice) in plan.layers.iter().enumerate() {
             observer.step()?;
             let network = Network::new(&model, length, InferPath::Auto)?;

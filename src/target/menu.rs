@@ -4,7 +4,7 @@ use crate::calibrate::{CalibratedReduction, Importance};
 use crate::compress::{Allocation, ErrorCurve, allocate};
 use crate::infer::{Network, Path as InferPath};
 use crate::model::{Block, BlockParts, Encoder, Head, Linear, Model, OutputLinear};
-use crate::progress::Stage;
+use crate::progress::stage;
 use crate::rounding::{Entries, LayerStorage, MapChoice, MapMoments, MapStorage, Numbers, Storage};
 use crate::target::TargetError;
 use hankelite_control::Refinement;
@@ -96,7 +96,7 @@ impl<'a> TargetReduction<'a> {
             half_ends: 0.0,
         };
         let layers = reduction.model().blocks().len();
-        reduction.observer().begin(Stage::Choices, 3 * layers + 2);
+        reduction.observer().begin(stage::CHOICES, 3 * layers + 2);
         made.measure_states()?;
         made.measure_maps()?;
         made.measure_ends()?;

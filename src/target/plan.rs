@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::compress::by_order;
 use crate::model::Block;
-use crate::progress::Stage;
+use crate::progress::stage;
 use crate::rounding::{
     LayerChoice, LayerStorage, MapChoice, MapStorage, Numbers, Storage, StorageChoice,
 };
@@ -221,7 +221,7 @@ impl TargetReduction<'_> {
         };
         let layers = self.maps.len();
         let trials = self.weights.len() + ROUNDS * layers * FACTORS.len();
-        self.reduction.observer().begin(Stage::Allocation, trials);
+        self.reduction.observer().begin(stage::ALLOCATION, trials);
         let mut best = attempt(self.weights[0].clone())?;
         for weights in &self.weights[1..] {
             let other = attempt(weights.clone())?;

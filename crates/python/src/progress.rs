@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use hankelite::{ProgressSink, Stage};
+use hankelite::ProgressSink;
 use pyo3::prelude::*;
 
 /// How often Ctrl-C is looked for while nothing is reported.
 const LOOK: Duration = Duration::from_millis(50);
 
 enum Event {
-    Begin(Stage, usize),
+    Begin(&'static str, usize),
     Advance(usize),
     Done,
 }
@@ -23,7 +23,7 @@ struct Sink {
 }
 
 impl ProgressSink for Sink {
-    fn begin(&self, stage: Stage, total: usize) {
+    fn begin(&self, stage: &'static str, total: usize) {
         let _ = self.events.send(Event::Begin(stage, total));
     }
 
@@ -78,7 +78,7 @@ fn follow(
     cancelled: &AtomicBool,
 ) -> Option<PyErr> {
     let mut raised = None;
-    let mut state: Option<(Stage, usize, usize)> = None;
+    let mut state: Option<(&'static str, usize, usize)> = None;
     loop {
         // The receiver goes into the closure and comes back: it can be sent, not shared.
         let waiting = &mut *events;
@@ -98,7 +98,7 @@ fn follow(
         }
         let report = || match (event, progress, state) {
             (Ok(_), Some(progress), Some((stage, done, total))) => {
-                progress.call1((stage.to_string(), done, total)).map(drop)
+                progress.call1((stage, done, total)).map(drop)
             }
             _ => Ok(()),
         };

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use hankelite::{Declared, ProgressSink, Stage};
+use hankelite::{Declared, ProgressSink};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ enum Ask {
 struct Page;
 
 impl ProgressSink for Page {
-    fn begin(&self, stage: Stage, total: usize) {
+    fn begin(&self, stage: &'static str, total: usize) {
         STAGE.set((stage.to_string(), total));
         DONE.set(0);
         self.advance(0);

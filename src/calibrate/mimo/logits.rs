@@ -18,7 +18,7 @@ use crate::calibrate::mimo::unit::Unit;
 use crate::calibrate::{CalibrateError, LogitFit};
 use crate::infer::{Network, OutputGradients, Path as InferPath, Setup, SystemSlopes};
 use crate::model::{Block, Model, Sequence};
-use crate::progress::{ProgressSink, Stage, Within};
+use crate::progress::{ProgressSink, Within, stage};
 
 /// Fewer sequences than this are too few to fit and check.
 const SEQUENCES_MIN: usize = 10;
@@ -84,7 +84,7 @@ pub(super) fn fit_outputs(
         return Ok(None);
     }
     let all = fitting.examples.len() + fitting.held_out.len() >= SEQUENCES_ALL;
-    problem.observer.begin(Stage::LogitFit, STEPS);
+    problem.observer.begin(stage::LOGIT_FIT, STEPS);
     let before = fitting.held_out_change(start)?;
     let mut best = (start.clone(), before);
     fitting.parameters = Parameters::new(problem, start, &fitting.examples, all)?;

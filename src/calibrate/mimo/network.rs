@@ -15,7 +15,7 @@ use crate::calibrate::{CalibrateError, LogitFit};
 use crate::compress::{LayerRecord, record_of_joint};
 use crate::infer::{InferError, Network, Path as InferPath, Signal};
 use crate::model::{Model, Sequence};
-use crate::progress::{ProgressSink, Stage, Within};
+use crate::progress::{ProgressSink, Within, stage};
 
 /// Random combinations of the logits whose gradients are taken for each sequence.
 const COMBINATIONS: usize = 2;
@@ -91,7 +91,7 @@ impl<'a> SharedReduction<'a> {
             classes,
             most: COMBINATIONS,
         };
-        self.observer.begin(Stage::Moments, self.sequences.len());
+        self.observer.begin(stage::MOMENTS, self.sequences.len());
         let empty = self.layers.clone();
         for held in self.sequences.chunks(GROUP * rayon::current_num_threads()) {
             let before = held.as_ptr() as usize - self.sequences.as_ptr() as usize;
@@ -173,7 +173,7 @@ impl<'a> SharedReduction<'a> {
         let few = self.few()?;
         let mut flow = Flow::new(self, &few)?;
         let mut joints = Vec::new();
-        self.observer.begin(Stage::Sequential, orders.len());
+        self.observer.begin(stage::SEQUENTIAL, orders.len());
         for (layer, &order) in orders.iter().enumerate() {
             let pairs = flow.pairs(layer)?;
             let samples = |unit: &Unit| flow.samples(layer, unit, &pairs);

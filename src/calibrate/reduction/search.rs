@@ -9,7 +9,7 @@ use crate::calibrate::{CalibrateError, CalibratedReduction, Importance, Settings
 use crate::compress::{Allocation, ErrorCurve, share};
 use crate::infer::{Network, Path as InferPath};
 use crate::model::Model;
-use crate::progress::{Stage, Within};
+use crate::progress::{Within, stage};
 
 /// A trial is run on one of so many sequences first.
 const FEW_OF: usize = 4;
@@ -118,7 +118,7 @@ impl<'s, 'a> Search<'s, 'a> {
         let layers = reduction.layers.len();
         let rounds = if compare { ROUNDS } else { 0 };
         let trials = kinds.len() + rounds * layers * FACTORS.len();
-        reduction.observer.begin(Stage::Allocation, trials);
+        reduction.observer.begin(stage::ALLOCATION, trials);
         let ones = vec![1.0; layers];
         if !compare {
             reduction.observer.step()?;

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hankelite::{ProgressSink, Stage};
+use hankelite::ProgressSink;
 use indicatif::ProgressBar;
 
 use crate::cli::printer::Printer;
@@ -45,7 +45,7 @@ impl<'a> Bars<'a> {
 }
 
 impl ProgressSink for Bars<'_> {
-    fn begin(&self, stage: Stage, total: usize) {
+    fn begin(&self, stage: &'static str, total: usize) {
         self.clear();
         let mut shown = self.shown();
         let what = match shown.part.as_str() {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Context;
 use hankelite::checkpoint::{Layerwise, Rewrite};
 use hankelite::compress::{LayerRecord, reduce_layer};
-use hankelite::{Plan, ProgressSink, Stage};
+use hankelite::{Plan, ProgressSink};
 
 use crate::cli::common::open_layerwise;
 use crate::cli::printer::Printer;
@@ -62,7 +62,7 @@ fn reduce(
 ) -> anyhow::Result<(Vec<LayerRecord>, f64)> {
     let count = source.outline().model.blocks().len();
     let bars = Bars::new(printer);
-    bars.begin(Stage::Reduction, count);
+    bars.begin("reducing layers", count);
     let mut records = Vec::with_capacity(count);
     let mut worst: f64 = 0.0;
     for index in 0..count {
