@@ -98,36 +98,15 @@ impl StepStatistics {
     pub fn deviation(&self) -> &DMatrix<f64> {
         &self.deviation
     }
-
-    /// Sequences behind the statistics.
-    pub fn sequences(&self) -> usize {
-        self.sequences
-    }
 }
 
-/// Partial sums of [`psi`].
+/// Partial sums of [`parts`].
 const SUMS: usize = 8;
 
-/// The two parts of ψ.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-#[non_exhaustive]
-pub struct Psi {
-    /// Σ |k_i| s_{L−1−i}.
-    pub(crate) spread: f64,
-    /// Σ k_i m_{L−1−i}.
-    pub(crate) drift: f64,
-}
-
-impl Psi {
-    /// ψ.
-    pub fn value(self) -> f64 {
-        self.spread + self.drift.abs()
-    }
-}
-
-/// ψ of a channel from its kernel and the mean and standard deviation of its input, all of one
-/// length L (of longer ones the first samples of the kernel and the last steps count). Cost O(L).
-pub fn psi(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> Psi {
+/// The two parts of ψ, Σ |k_i| s_{L−1−i} and Σ k_i m_{L−1−i}, of a channel from its kernel and the mean
+/// and standard deviation of its input, all of one length L (of longer ones the first samples of the
+/// kernel and the last steps count). Cost O(L).
+fn parts(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> (f64, f64) {
     let length = kernel.len().min(mean.len()).min(deviation.len());
     let (mean, deviation) = (
         &mean[mean.len() - length..],
@@ -144,31 +123,23 @@ pub fn psi(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> Psi {
             *drift += k * m;
         }
     }
-    Psi {
-        spread: spread.iter().sum(),
-        drift: drift.iter().sum(),
-    }
+    (spread.iter().sum(), drift.iter().sum())
 }
 
-/// ψ and its gradient by the kernel, sign(k_i) s_{L−1−i} + sign(drift) m_{L−1−i}; the sign of zero
-/// is zero.
-pub fn psi_gradient(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> (Psi, Vec<f64>) {
-    let psi = psi(kernel, mean, deviation);
-    let tilt = sign(psi.drift);
+/// ψ of a channel and its gradient by the kernel, sign(k_i) s_{L−1−i} + sign(d) m_{L−1−i} with
+/// d = Σ k_i m_{L−1−i}; the sign of zero is zero. Kernel, mean and standard deviation of the input are
+/// of one length L; of longer ones the first samples of the kernel and the last steps count. Cost O(L).
+pub fn psi_gradient(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> (f64, Vec<f64>) {
+    let (spread, drift) = parts(kernel, mean, deviation);
+    let tilt = sign(drift);
     let steps = mean.iter().rev().zip(deviation.iter().rev());
     let slopes = kernel.iter().zip(steps);
     let slopes = slopes.map(|(&k, (m, s))| sign(k) * s + tilt * m).collect();
-    (psi, slopes)
+    (spread + drift.abs(), slopes)
 }
 
 fn sign(value: f64) -> f64 {
     if value == 0.0 { 0.0 } else { value.signum() }
-}
-
-/// ‖k‖₁²: τ of an input with mean 0 and variance 1, which the papers compare with as the filter
-/// norm.
-pub fn filter_norm(kernel: &[f64]) -> f64 {
-    kernel.iter().map(|k| k.abs()).sum::<f64>().powi(2)
 }
 
 /// The measure of one layer.
@@ -213,7 +184,8 @@ pub fn layer_measure(
         }
         let column = |matrix: &DMatrix<f64>| matrix.column(h).iter().copied().collect::<Vec<_>>();
         let (mean, deviation) = (column(&statistics.mean), column(&statistics.deviation));
-        Ok(psi(&kernel, &mean, &deviation).value())
+        let (spread, drift) = parts(&kernel, &mean, &deviation);
+        Ok(spread + drift.abs())
     };
     let psi = in_order(systems.par_iter().enumerate().map(channel))?;
     let tau = psi.iter().map(|psi| psi * psi).sum::<f64>() / psi.len() as f64;

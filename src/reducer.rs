@@ -12,9 +12,7 @@ use crate::infer::{Answers, Network, Path};
 use crate::model::{Model, Sequence};
 use crate::progress::ProgressSink;
 use crate::rounding::Storage;
-use crate::target::{
-    Drawn, LogitChanges, Met, Parts, Size, SizePlan, Sizes, TargetError, WholeSize,
-};
+use crate::target::{Drawn, Met, Parts, Size, SizePlan, Sizes, TargetError, WholeSize};
 
 /// Settings of a reduction without calibration that suit what a file holds, where you give none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,8 +125,6 @@ pub struct WholeReduction {
     pub size: Size,
     /// The same of the full model in single precision.
     pub full: Size,
-    /// Relative change of the logits of the sequences that were used.
-    pub changes: LogitChanges,
     /// The same of every fifth sequence, which was held out. `None` with fewer than five.
     pub held_out_change: Option<f64>,
 }
@@ -327,7 +323,6 @@ impl<'a> Reducer<'a> {
                 plan: met.made.plan,
                 size: met.made.size,
                 full: sizes.full(),
-                changes: met.made.changes,
                 held_out_change: met.held_out_change,
             }),
         })

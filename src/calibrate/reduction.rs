@@ -86,7 +86,7 @@ pub struct Choice {
     /// Where the sequences came from.
     pub origin: String,
     /// Sequences behind the statistics.
-    pub sequences: usize,
+    pub(crate) sequences: usize,
     /// How many of them are different, and the root mean square of their numbers. Absent where only
     /// statistics are at hand.
     pub signal: Option<InputSignal>,
@@ -95,7 +95,7 @@ pub struct Choice {
     /// The metric, `moments` or `spectrum`.
     pub weight: &'static str,
     /// How states were shared.
-    pub allocation: Allocation,
+    pub(crate) allocation: Allocation,
     /// What counted: `equal`, `root` or `gradient`. Absent where nothing was shared.
     pub importance: Option<&'static str>,
     /// Factors on the importance of each layer, found by trying. Empty when none was tried.

@@ -36,7 +36,7 @@ pub struct Rescaled {
     /// τ that it has now.
     pub after: f64,
     /// What C and D were multiplied with.
-    pub factor: f64,
+    pub(crate) factor: f64,
 }
 
 /// How a network is rescaled.

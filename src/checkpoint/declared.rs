@@ -62,42 +62,30 @@ pub struct Declared {
     pub diagonalise: Option<usize>,
     /// Which of several sets of weights of the file is read, `all` for all of them; without it the
     /// entry with the most telling name, or all modules.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "part_text")]
     pub part: Option<PartName>,
 }
 
 /// The name of a set of weights: what its tensors' names start with, or the key of its entry.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PartName {
     /// Behind the name zeros.
     bytes: [u8; PartName::LONGEST],
 }
 
-/// A name that no set of weights has.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error(
-    "expected the name of a set of weights, of 1 to {} bytes",
-    PartName::LONGEST
-)]
-pub struct NoPartName;
-
 impl PartName {
     /// Bytes of the longest.
     const LONGEST: usize = 64;
 
-    /// A name.
-    ///
-    /// # Errors
-    /// [`NoPartName`] where it is empty, of more than 64 bytes, or holds a zero.
-    pub fn new(name: &str) -> Result<Self, NoPartName> {
+    /// A name; none where it is empty, of more than 64 bytes, or holds a zero.
+    pub fn new(name: &str) -> Option<Self> {
         let mut bytes = [0; Self::LONGEST];
-        let held = bytes.get_mut(..name.len()).ok_or(NoPartName)?;
+        let held = bytes.get_mut(..name.len())?;
         if name.is_empty() || name.contains('\0') {
-            return Err(NoPartName);
+            return None;
         }
         held.copy_from_slice(name.as_bytes());
-        Ok(Self { bytes })
+        Some(Self { bytes })
     }
 
     /// As text.
@@ -115,25 +103,25 @@ impl std::fmt::Debug for PartName {
     }
 }
 
-impl std::str::FromStr for PartName {
-    type Err = NoPartName;
+/// The name of a set of weights as text.
+mod part_text {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-    fn from_str(name: &str) -> Result<Self, NoPartName> {
-        Self::new(name)
+    use super::PartName;
+
+    pub(super) fn serialize<S: Serializer>(
+        name: &Option<PartName>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        name.as_ref().map(PartName::as_str).serialize(serializer)
     }
-}
 
-impl TryFrom<String> for PartName {
-    type Error = NoPartName;
-
-    fn try_from(name: String) -> Result<Self, NoPartName> {
-        Self::new(&name)
-    }
-}
-
-impl From<PartName> for String {
-    fn from(name: PartName) -> Self {
-        name.as_str().to_string()
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(
+        deserializer: D,
+    ) -> Result<Option<PartName>, D::Error> {
+        let expected = "expected the name of a set of weights, of 1 to 64 bytes";
+        let named = |name: String| PartName::new(&name).ok_or_else(|| de::Error::custom(expected));
+        Option::deserialize(deserializer)?.map(named).transpose()
     }
 }
 

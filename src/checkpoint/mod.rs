@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub use convert::Family;
 pub(crate) use declared::Declared;
 use declared::Metadata;
-pub use declared::{AnyStep, Discretisation, DssVersion, Gelu, HalfGate, NoPartName, PartName};
+pub use declared::{AnyStep, Discretisation, DssVersion, Gelu, HalfGate, PartName};
 pub use encode::{EncodedCheckpoint, Written};
 pub use encoded_layer::KeptLayer;
 use error::Fault;

@@ -78,7 +78,7 @@ pub(super) fn choose(
     };
     let below = module.and_then(|module| {
         Some(Below {
-            part: PartName::new(&module.set.name).ok()?,
+            part: PartName::new(&module.set.name)?,
             prefix: module.prefix.clone(),
         })
     });

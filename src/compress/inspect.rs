@@ -21,7 +21,7 @@ pub struct LayerSpectrum {
     /// The largest, of the same.
     pub step_max: f64,
     /// Whether every mode of every channel decays.
-    pub stable: bool,
+    pub(crate) stable: bool,
     /// The channels.
     pub channels: Vec<ChannelSpectrum>,
 }
@@ -55,7 +55,7 @@ pub struct ChannelSpectrum {
     /// The largest |a| of any mode: how long the channel remembers.
     pub slowest_pole: f64,
     /// Jacobi rotations that the values took after an ordinary SVD; 0 for a mild spectrum.
-    pub rotations: usize,
+    pub(crate) rotations: usize,
     /// All Hankel singular values, descending; empty for an unstable channel, which has none.
     pub hankel_singular_values: Vec<f64>,
 }

@@ -10,20 +10,20 @@ pub struct ChannelRecord {
     /// Index of the channel.
     pub index: usize,
     /// Stored states before.
-    pub order_before: usize,
+    pub(crate) order_before: usize,
     /// Stored states now; the layer may store more, with zero residue.
     pub order: usize,
     /// Real states of the balanced system that were kept (complex states for the complex
     /// realisation). Absent when nothing was balanced.
-    pub states: Option<usize>,
+    pub(crate) states: Option<usize>,
     /// Which realisation was balanced. Absent when nothing was balanced.
-    pub realisation: Option<Realisation>,
+    pub(crate) realisation: Option<Realisation>,
     /// Σ of the discarded Hankel singular values, in the time base that was balanced. Absent
     /// when nothing was balanced.
-    pub discarded: Option<f64>,
+    pub(crate) discarded: Option<f64>,
     /// Jacobi rotations that the Hankel values took after an ordinary SVD; 0 for a mild spectrum.
     /// Absent when nothing was balanced.
-    pub rotations: Option<usize>,
+    pub(crate) rotations: Option<usize>,
     /// A bound on the H∞ norm of the error, in the same time base: twice the sum of the distinct
     /// discarded values, or the sum of the removed modes' peak gains, or (H2-optimal, horizon) a
     /// certified upper bound of the norm itself. Infinite (null in JSON) where modes do not decay.
@@ -40,11 +40,11 @@ pub struct ChannelRecord {
     /// What was added to the feedthrough D. Absent when D stays as it is.
     pub feedthrough_change: Option<f64>,
     /// κ₂ of the eigenvectors that made the reduced system diagonal; 1 when nothing was balanced.
-    pub condition: f64,
+    pub(crate) condition: f64,
     /// What the layout costs: ‖k − k_r‖₂ of balanced truncation to as many stored modes, whatever the file
     /// can hold. Absent unless the method keeps to that ([`Method::RealPoles`](crate::compress::Method),
     /// [`Method::InLayout`](crate::compress::Method)).
-    pub free_h2_error: Option<f64>,
+    pub(crate) free_h2_error: Option<f64>,
     /// What calibration measured. Absent without calibration.
     pub weighted: Option<WeightedRecord>,
     /// What a person should know: a lower order than requested, a tie, a channel kept whole.
@@ -83,7 +83,7 @@ pub struct WeightedRecord {
     /// Of the output itself.
     pub norm: f64,
     /// Of the error of truncation balanced for white noise, at the same order.
-    pub unweighted: f64,
+    pub(crate) unweighted: f64,
     /// Of the error of the truncation that was taken.
     pub truncated: f64,
     /// After the residues and the feedthrough were fitted again; `truncated` when they were not.
@@ -92,13 +92,13 @@ pub struct WeightedRecord {
     pub error: f64,
     /// What the layout costs: of the error of balanced truncation for the input with residues fitted
     /// again, to as many stored modes, whatever the file can hold. Absent where the file can hold all.
-    pub free: Option<f64>,
+    pub(crate) free: Option<f64>,
     /// Of the error of the result, where it was fitted to the logits afterwards.
-    pub fitted: Option<f64>,
+    pub(crate) fitted: Option<f64>,
     /// Steps in which the poles were refined.
-    pub steps: usize,
+    pub(crate) steps: usize,
     /// Whether the truncation balanced for white noise was taken, having the smaller error.
-    pub white_noise: bool,
+    pub(crate) white_noise: bool,
 }
 
 impl WeightedRecord {

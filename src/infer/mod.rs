@@ -27,7 +27,7 @@ use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
 pub use norms::InputScale;
 use rayon::prelude::*;
-pub use score::{Agreement, Answers, Score};
+pub use score::{Answers, Score};
 use single::Single;
 pub(crate) use single::{Setup, VectorSlopes};
 pub(crate) use walk::Walk;

@@ -1,4 +1,4 @@
-//! Accuracy, loss and agreement, gathered sequence by sequence.
+//! Accuracy and loss, gathered sequence by sequence.
 
 /// Correct answers and loss of one model so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -92,45 +92,6 @@ impl Answers {
     }
 }
 
-/// How far the logits of two models are apart so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Agreement {
-    sequences: usize,
-    same: usize,
-    numbers: usize,
-    total: f64,
-    largest: f64,
-}
-
-impl Agreement {
-    /// Counts the logits of both models for one sequence.
-    pub fn add(&mut self, first: &[f64], second: &[f64]) {
-        self.sequences += 1;
-        self.same += usize::from(largest(first) == largest(second));
-        for (a, b) in first.iter().zip(second) {
-            let difference = (a - b).abs();
-            self.numbers += 1;
-            self.total += difference;
-            self.largest = self.largest.max(difference);
-        }
-    }
-
-    /// The largest difference of any logit.
-    pub fn largest_difference(&self) -> f64 {
-        self.largest
-    }
-
-    /// The mean difference of the logits.
-    pub fn mean_difference(&self) -> f64 {
-        self.total / self.numbers as f64
-    }
-
-    /// The share of sequences on which both models name the same class, 0 to 1.
-    pub fn agreement(&self) -> f64 {
-        self.same as f64 / self.sequences as f64
-    }
-}
-
 /// The index of the largest logit; of equal ones the first. Of one logit, its sign.
 fn largest(logits: &[f64]) -> usize {
     if let [one] = logits {
@@ -194,19 +155,5 @@ mod tests {
         }
         assert_eq!(one, two);
         assert_eq!(one.accuracy(), 0.6);
-        let mut agreement = Agreement::default();
-        agreement.add(&[1.0], &[-1.0]);
-        agreement.add(&[1.0], &[2.0]);
-        assert_eq!(agreement.agreement(), 0.5);
-    }
-
-    #[test]
-    fn agreement_sees_the_largest_difference() {
-        let mut agreement = Agreement::default();
-        agreement.add(&[1.0, 2.0], &[1.5, 2.0]);
-        agreement.add(&[1.0, 2.0], &[1.0, -2.0]);
-        assert_eq!(agreement.largest_difference(), 4.0);
-        assert_eq!(agreement.mean_difference(), 4.5 / 4.0);
-        assert_eq!(agreement.agreement(), 0.5);
     }
 }

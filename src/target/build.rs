@@ -53,7 +53,7 @@ pub struct Targeted {
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct LogitChanges {
     /// After cutting the channels and rounding the maps.
-    pub before_fit: f64,
+    pub(crate) before_fit: f64,
     /// After the fit.
     pub after: f64,
 }

@@ -68,8 +68,13 @@ pub(super) struct Declarations {
     /// Which set of weights is read, of a file that holds several (a network and its running mean, a
     /// student and its teacher); `all` for the layers of all modules [default: the entry `model` or
     /// its like, or all modules].
-    #[arg(hide_short_help = true, long, value_name = "NAME")]
+    #[arg(hide_short_help = true, long, value_name = "NAME", value_parser = part)]
     part: Option<PartName>,
+}
+
+/// The name of a set of weights.
+fn part(name: &str) -> Result<PartName, &'static str> {
+    PartName::new(name).ok_or("expected the name of a set of weights, of 1 to 64 bytes")
 }
 
 impl Declarations {

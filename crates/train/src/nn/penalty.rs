@@ -40,7 +40,6 @@ impl<T: Real> BlockPenalty<T> {
                 }
                 None => psi_gradient(&kernel, &vec![0.0; length], &vec![1.0; length]),
             };
-            let psi = psi.value();
             let factor = 2.0 * psi / channels as f64;
             let slopes = slopes.iter().map(|slope| T::of(factor * slope)).collect();
             (psi * psi / channels as f64, slopes)
