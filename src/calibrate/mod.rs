@@ -31,7 +31,7 @@ pub(crate) use logits::{Combinations, left};
 pub use longer::{Longer, change_beyond};
 use mimo::LayerSequences;
 pub use reduction::{Calibrated, CalibratedReduction, CalibrationRun, Choice};
-pub use rescale::{Rescale, Rescaled, Rescaling, rescale};
+pub use rescale::{Rescaled, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};
 pub use statistics::{input_statistics, layer_inputs};
 pub use steps::step_statistics;

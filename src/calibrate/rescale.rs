@@ -2,28 +2,13 @@
 
 use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::calibrate::{CalibrateError, layer_inputs};
 use crate::infer::{InferError, Network, Path as InferPath};
 use crate::measure::{StepStatistics, layer_measure};
 use crate::model::{Block, Model, Sequence};
 use crate::progress::{ProgressSink, Within, stage};
-
-/// How a training starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Rescale {
-    /// As it is.
-    #[default]
-    None,
-    /// τ = 1 in every layer: for networks from scratch. It changes what a pretrained network
-    /// computes.
-    Unit,
-    /// τ as in the same layer of the network before its reduction; the identity where nothing was
-    /// cut.
-    Match,
-}
 
 /// What was done to one layer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -39,22 +24,10 @@ pub struct Rescaled {
     pub(crate) factor: f64,
 }
 
-/// How a network is rescaled.
-pub struct Rescaling<'a> {
-    /// τ that every layer gets.
-    pub target: Rescale,
-    /// The network before its reduction, for [`Rescale::Match`].
-    pub like: Option<&'a Model>,
-    /// Steps that sequences are padded to.
-    pub length: usize,
-    /// The sequences that the layers are measured on.
-    pub sequences: &'a [Sequence<'a>],
-    /// Follows the layers.
-    pub observer: &'a dyn ProgressSink,
-}
-
-/// Multiplies C and D of every layer with one factor, layer by layer: each is measured for its
-/// input behind those before it, which are rescaled already. A layer with τ = 0 stays.
+/// Multiplies C and D of every layer with one factor, so that τ is 1, or that of the same layer in
+/// the network before its reduction, `like`. It goes layer by layer: each is measured for its input
+/// behind those before it, which are rescaled already. A layer with τ = 0 stays. The sequences are
+/// padded to `length` steps.
 ///
 /// τ is linear in C and D together, squared, so both are divided by √τ. (The papers print `C √τ`,
 /// and leave D aside in the text.)
@@ -62,26 +35,36 @@ pub struct Rescaling<'a> {
 /// Cost two forward passes for each sequence and layer.
 ///
 /// # Errors
-/// [`CalibrateError::Infer`]; [`CalibrateError::Measure`]; [`CalibrateError::OtherModel`] where
-/// `like` is missing or has other layers.
+/// [`CalibrateError::Infer`]; [`CalibrateError::OtherModel`] where `like` has other layers;
+/// [`CalibrateError::Other`] for a layer that has no measure.
 ///
 /// # References
 /// Liu and Li, Algorithm 1.
 pub fn rescale(
     model: &Model,
-    rescaling: &Rescaling<'_>,
+    like: Option<&Model>,
+    sequences: &[Sequence<'_>],
+    length: usize,
+    observer: &dyn ProgressSink,
 ) -> Result<(Model, Vec<Rescaled>), CalibrateError> {
-    let mut scaled = model.clone();
-    let wanted = match rescaling.target {
-        Rescale::None => return Ok((scaled, Vec::new())),
-        Rescale::Match => rescaling.measures_like(model)?,
-        Rescale::Unit => vec![1.0; model.blocks().len()],
+    let within = Within(observer);
+    let measure = |model: &Model, layer: usize| {
+        let network = Network::new(model, length, InferPath::Double)?.observed(&within);
+        measure(model, layer, &layer_inputs(&network, sequences, layer)?)
     };
-    rescaling.observer.begin(stage::RESCALING, wanted.len());
-    let mut records = Vec::new();
+    let wanted = match like {
+        None => vec![1.0; model.blocks().len()],
+        Some(like) => {
+            require_alike(model, like)?;
+            let layers = (0..like.blocks().len()).map(|layer| measure(like, layer));
+            layers.collect::<Result<_, CalibrateError>>()?
+        }
+    };
+    observer.begin(stage::RESCALING, wanted.len());
+    let (mut scaled, mut records) = (model.clone(), Vec::new());
     for (layer, wanted) in wanted.into_iter().enumerate() {
-        rescaling.observer.step()?;
-        let before = rescaling.measure(&scaled, layer)?;
+        observer.step()?;
+        let before = measure(&scaled, layer)?;
         let factor = match before > 0.0 {
             true => (wanted / before).sqrt(),
             false => 1.0,
@@ -101,34 +84,26 @@ pub fn rescale(
     Ok((scaled, records))
 }
 
-impl Rescaling<'_> {
-    /// τ of every layer of the network before its reduction.
-    fn measures_like(&self, model: &Model) -> Result<Vec<f64>, CalibrateError> {
-        let shape = |model: &Model| {
-            let channels = model.blocks().iter().map(Block::channels);
-            format!("layers of {:?} channels", channels.collect::<Vec<_>>())
-        };
-        let like = self.like.filter(|like| shape(like) == shape(model));
-        let Some(like) = like else {
-            return Err(CalibrateError::OtherModel(format!(
-                "no network before its reduction, or one of other layers, expected {}",
-                shape(model)
-            )));
-        };
-        let layers = 0..like.blocks().len();
-        layers.map(|layer| self.measure(like, layer)).collect()
+/// Whether a network has the layers of another.
+fn require_alike(model: &Model, like: &Model) -> Result<(), CalibrateError> {
+    let [found, expected] = [like, model].map(|model| {
+        let channels = model.blocks().iter().map(Block::channels);
+        format!("layers of {:?} channels", channels.collect::<Vec<_>>())
+    });
+    match found == expected {
+        true => Ok(()),
+        false => Err(CalibrateError::OtherModel(format!(
+            "{found} before the reduction, expected {expected}"
+        ))),
     }
+}
 
-    /// τ of one layer as the network stands.
-    fn measure(&self, model: &Model, layer: usize) -> Result<f64, CalibrateError> {
-        let within = Within(self.observer);
-        let network = Network::new(model, self.length, InferPath::Double)?.observed(&within);
-        let inputs: Vec<DMatrix<f64>> = layer_inputs(&network, self.sequences, layer)?;
-        let fault = |fault| CalibrateError::Other(format!("the measure of layer {layer}: {fault}"));
-        let statistics = StepStatistics::of(&inputs).map_err(fault)?;
-        let measure = layer_measure(model.blocks()[layer].systems(), &statistics).map_err(fault)?;
-        Ok(measure.tau)
-    }
+/// τ of one layer for its inputs.
+fn measure(model: &Model, layer: usize, inputs: &[DMatrix<f64>]) -> Result<f64, CalibrateError> {
+    let fault = |fault| CalibrateError::Other(format!("the measure of layer {layer}: {fault}"));
+    let statistics = StepStatistics::of(inputs).map_err(fault)?;
+    let measure = layer_measure(model.blocks()[layer].systems(), &statistics).map_err(fault)?;
+    Ok(measure.tau)
 }
 
 /// C and D of every channel, in both directions.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::cli::terms::Rescale;
 use anyhow::bail;
 use clap::Args;
-use hankelite::calibrate::Rescale;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::model::Model;
 use hankelite::write;

@@ -1,15 +1,31 @@
 //! What may stand beside a plain training: rescaling before it, terms of its objective, a teacher.
 
 use anyhow::bail;
-use hankelite::calibrate::{Rescale, Rescaled, rescale};
+use hankelite::calibrate::{Rescaled, rescale};
 use hankelite::model::{Model, Sequence};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{SequenceModel, TrainableNetwork};
 use hankelite_train::{Composed, Recipe, RecipeError, Terms};
+use serde::{Deserialize, Serialize};
 
 use crate::cli::common::short;
 use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
+
+/// How a training starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Rescale {
+    /// As it is.
+    #[default]
+    None,
+    /// τ = 1 in every layer: for networks from scratch. It changes what a pretrained network
+    /// computes.
+    Unit,
+    /// τ as in the same layer of the network before its reduction; the identity where nothing was
+    /// cut.
+    Match,
+}
 
 /// What C and D are multiplied with before a training.
 pub(super) struct Rescaling<'a> {
@@ -35,14 +51,9 @@ pub(super) fn rescaled(
     }
     let batch = data.sample(recipe.batch.min(data.len()), recipe.seed)?;
     let sequences: Vec<Sequence<'_>> = (0..batch.len()).map(|i| batch.sequence(i)).collect();
-    let rescaling = hankelite::calibrate::Rescaling {
-        target: mode,
-        like,
-        length: data.length(),
-        sequences: &sequences,
-        observer: &Bars::new(printer),
-    };
-    let (model, records) = rescale(model, &rescaling)?;
+    let like = like.filter(|_| mode == Rescale::Match);
+    let bars = Bars::new(printer);
+    let (model, records) = rescale(model, like, &sequences, data.length(), &bars)?;
     for record in &records {
         printer.message(&format!(
             "{}: tau {} before, {} now",

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::cli::terms::Rescale;
 use anyhow::bail;
-use hankelite::calibrate::Rescale;
 use hankelite::compress::{Method, RealisationChoice, TimeBase};
 use hankelite_train::nn::Architecture;
 use hankelite_train::{Distil, Recipe, Regularise, Terms, Trust};

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::cli::terms::Rescale;
 use anyhow::{Context, bail};
-use hankelite::calibrate::{Rescale, Rescaled};
+use hankelite::calibrate::Rescaled;
 use hankelite::checkpoint::{Checkpoint, read};
 use hankelite::compress::LayerRecord;
 use hankelite::model::{Block, BlockParts, Model, ModelError, Sequence};

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::iter::repeat;
 use std::path::{Path, PathBuf};
 
+use crate::cli::terms::Rescale;
 use anyhow::{Context, bail};
 use clap::Args;
-use hankelite::calibrate::Rescale;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::model::Model;
 use hankelite::rounding::{Entries, LayerChoice, MapChoice, StorageChoice};
