@@ -80,4 +80,4 @@ pub use control::Realisation;
 pub use hankelite_archive as archive;
 pub use hankelite_control as control;
 pub use progress::{Cancelled, ProgressSink};
-pub use reducer::{Labelled, Reducer, Reduction, Suited, WholeReduction};
+pub use reducer::{Reducer, Reduction, Suited, WholeReduction};

@@ -12,7 +12,7 @@ use crate::infer::{Answers, Network, Path};
 use crate::model::{Model, Sequence};
 use crate::progress::ProgressSink;
 use crate::rounding::Storage;
-use crate::target::{Drawn, Met, Parts, Size, SizePlan, Sizes, TargetError, WholeSize};
+use crate::target::{Parts, Size, SizePlan, Sizes, TargetError, Targeted, WholeSize, held_apart};
 
 /// Settings of a reduction without calibration that suit what a file holds, where you give none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Suited {
 }
 
 impl Suited {
-    /// To a checkpoint ([`Checkpoint::system_class`], [`Checkpoint::at_any_step`]).
+    /// To a checkpoint ([`Checkpoint::system_class`]).
     pub fn to(checkpoint: &Checkpoint) -> Self {
         Self {
             method: match checkpoint.system_class() {
@@ -42,6 +42,9 @@ impl Suited {
     }
 }
 
+/// Sequences, and the class of each.
+type Labelled<'a> = (&'a [Sequence<'a>], &'a [usize]);
+
 /// How small the model becomes.
 #[derive(Debug, Clone, Copy)]
 enum Requested<'a> {
@@ -51,15 +54,6 @@ enum Requested<'a> {
     Whole(WholeSize),
     /// The same, as small as it goes.
     Within(f64, Labelled<'a>),
-}
-
-/// Sequences whose classes are known, by which sizes are compared.
-#[derive(Debug, Clone, Copy)]
-pub struct Labelled<'a> {
-    /// Sequences that the calibration does not use: about 2,000 tell half a point apart.
-    pub sequences: &'a [Sequence<'a>],
-    /// The class of each.
-    pub labels: &'a [usize],
 }
 
 /// A reduction, setting by setting.
@@ -215,9 +209,10 @@ impl<'a> Reducer<'a> {
     }
 
     /// The smallest whole model whose accuracy is at most so many points below that of the full one,
-    /// of sizes from a half of the bytes down ([`Sizes::smallest`]).
-    pub fn within(self, points: f64, labelled: Labelled<'a>) -> Self {
-        self.sized(Requested::Within(points, labelled))
+    /// of sizes from a half of the bytes down ([`Sizes::smallest`]). The labelled sequences are none that
+    /// the calibration uses: about 2,000 tell half a point apart.
+    pub fn within(self, points: f64, labelled: &'a [Sequence<'a>], labels: &'a [usize]) -> Self {
+        self.sized(Requested::Within(points, (labelled, labels)))
     }
 
     fn limited(self, limit: impl FnOnce(&mut WholeSize)) -> Self {
@@ -307,21 +302,21 @@ impl<'a> Reducer<'a> {
     /// A model of one of the sizes that the calibration sequences, but those held out, make.
     fn whole(
         &self,
-        choose: impl FnOnce(&Sizes<'_>) -> Result<Met, TargetError>,
+        choose: impl FnOnce(&Sizes<'_>) -> Result<Targeted, TargetError>,
     ) -> Result<Reduction, TargetError> {
-        let drawn = Drawn::new(self.sequences.unwrap_or_default());
-        let origin = origin(&drawn.used);
-        let balanced = self.balanced(&drawn.used, &origin)?;
-        let sizes = Sizes::new(&balanced, &drawn.held_out, self.parts)?;
+        let (used, held_out) = held_apart(self.sequences.unwrap_or_default());
+        let origin = origin(&used);
+        let balanced = self.balanced(&used, &origin)?;
+        let sizes = Sizes::new(&balanced, &held_out, self.parts)?;
         let met = choose(&sizes)?;
         Ok(Reduction {
-            model: met.made.model,
-            records: met.made.records,
+            model: met.model,
+            records: met.records,
             choice: None,
             whole: Some(WholeReduction {
-                storage: met.made.storage,
-                plan: met.made.plan,
-                size: met.made.size,
+                storage: met.storage,
+                plan: met.plan,
+                size: met.size,
                 full: sizes.full(),
                 held_out_change: met.held_out_change,
             }),
@@ -332,9 +327,8 @@ impl<'a> Reducer<'a> {
         &self,
         sizes: &Sizes<'_>,
         points: f64,
-        labelled: Labelled<'_>,
-    ) -> Result<Met, TargetError> {
-        let Labelled { sequences, labels } = labelled;
+        (sequences, labels): Labelled<'_>,
+    ) -> Result<Targeted, TargetError> {
         if sequences.is_empty() || sequences.len() != labels.len() {
             let found = "labelled sequences without a label for each, or none";
             return Err(mismatch(found, "one label for each sequence"));
@@ -348,7 +342,7 @@ impl<'a> Reducer<'a> {
         let full = answers(self.model)?;
         let mut least = f64::INFINITY;
         let found = sizes.smallest(|_, met| {
-            let loss = 100.0 * full.loss_of(&answers(&met.made.model)?).0;
+            let loss = 100.0 * full.loss_of(&answers(&met.model)?).0;
             least = least.min(loss);
             Ok::<_, TargetError>(loss <= points)
         })?;

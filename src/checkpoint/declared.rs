@@ -184,7 +184,7 @@ pub enum Discretisation {
 
 /// What the input of a layer in continuous time is between its samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnyStep {
+pub(crate) enum AnyStep {
     /// Held from sample to sample.
     Held,
     /// Zero: a sample is an impulse.
@@ -272,7 +272,7 @@ impl Declared {
     }
 
     /// Where the sidecar of a checkpoint lies: `model.pth` has `model.hankelite.toml`.
-    pub fn sidecar(checkpoint: &Path) -> PathBuf {
+    pub(crate) fn sidecar(checkpoint: &Path) -> PathBuf {
         checkpoint.with_extension("hankelite.toml")
     }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::{Cursor, Seek, Write};
+use std::io::{Seek, Write};
 use std::path::Path;
 
 use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor, ReadAt};
@@ -32,16 +32,8 @@ pub struct EncodedCheckpoint<'a> {
     pub(super) kept: Vec<KeptLayer>,
 }
 
-/// What was written.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Written {
-    /// The systems of every layer and channel, as rounded to the file's number format, those
-    /// backwards in time after the others.
-    pub layers: Vec<Vec<DiagonalSystem>>,
-}
-
-/// Writes a checkpoint in the layout it came from, whole or not at all.
+/// Writes a checkpoint in the layout it came from, whole or not at all. Gives the systems of every
+/// layer and channel, as rounded to the file's number format, those backwards in time after the others.
 ///
 /// The finished file is read once before it takes its place.
 ///
@@ -57,7 +49,10 @@ pub struct Written {
 /// [`CheckpointError::Content`] where the layout cannot hold a pole;
 /// [`ArchiveError`](hankelite_archive::ArchiveError) when the file cannot be written. Nothing is
 /// left behind in either case.
-pub fn write(checkpoint: &Checkpoint, path: impl AsRef<Path>) -> Result<Written, CheckpointError> {
+pub fn write(
+    checkpoint: &Checkpoint,
+    path: impl AsRef<Path>,
+) -> Result<Vec<Vec<DiagonalSystem>>, CheckpointError> {
     checkpoint.encode()?.write(path)
 }
 
@@ -183,7 +178,10 @@ impl EncodedCheckpoint<'_> {
     ///
     /// # Errors
     /// As [`write()`].
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<Written, CheckpointError> {
+    pub fn write(
+        &self,
+        path: impl AsRef<Path>,
+    ) -> Result<Vec<Vec<DiagonalSystem>>, CheckpointError> {
         let path = path.as_ref();
         let structure = &self.encoding.structure;
         let container = self.container(path);
@@ -204,22 +202,11 @@ impl EncodedCheckpoint<'_> {
             }
             _ => whole.write_checked(path, container, &metadata, accept)?,
         }
-        Ok(Written { layers })
+        Ok(layers)
     }
 
-    /// The bytes of the file that [`EncodedCheckpoint::write`] would write to `path`.
-    ///
-    /// # Errors
-    /// As [`write()`], but those of a file.
-    pub fn to_bytes(&self, path: impl AsRef<Path>) -> Result<(Vec<u8>, Written), CheckpointError> {
-        let mut bytes = Cursor::new(Vec::new());
-        let again = |bytes: &Cursor<Vec<u8>>| Box::new(bytes.get_ref().clone()) as Box<dyn ReadAt>;
-        let written = self.write_into(path, &mut bytes, |bytes| again(bytes))?;
-        Ok((bytes.into_inner(), written))
-    }
-
-    /// Writes the bytes of [`EncodedCheckpoint::to_bytes`] to an empty place; `again` gives what was
-    /// written there, to be read once.
+    /// Writes the bytes of the file that [`EncodedCheckpoint::write`] would write to `path` to an empty
+    /// place; `again` gives what was written there, to be read once.
     ///
     /// # Errors
     /// As [`write()`].
@@ -228,15 +215,14 @@ impl EncodedCheckpoint<'_> {
         path: impl AsRef<Path>,
         mut out: O,
         again: impl FnOnce(&O) -> Box<dyn ReadAt>,
-    ) -> Result<Written, CheckpointError> {
+    ) -> Result<Vec<Vec<DiagonalSystem>>, CheckpointError> {
         let (path, structure) = (path.as_ref(), &self.encoding.structure);
         let metadata = Metadata::render(structure.settled, structure.own(), self.record);
         let container = self.container(path);
         let done = self.whole().write_to(&mut out, path, container, &metadata);
         done.map_err(|error| Fault::from(error).at(path))?;
         let archive = Archive::from_files(path, again(&out), BTreeMap::new());
-        let layers = self.read_back(archive, path, path)?;
-        Ok(Written { layers })
+        self.read_back(archive, path, path)
     }
 
     /// The systems of a file as it was written. They are what encoding can spoil; all other numbers

@@ -35,10 +35,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use convert::Family;
+pub(crate) use declared::AnyStep;
 pub(crate) use declared::Declared;
 use declared::Metadata;
-pub use declared::{AnyStep, Discretisation, DssVersion, Gelu, HalfGate, PartName};
-pub use encode::{EncodedCheckpoint, Written};
+pub use declared::{Discretisation, DssVersion, Gelu, HalfGate, PartName};
+pub use encode::EncodedCheckpoint;
 pub use encoded_layer::KeptLayer;
 use error::Fault;
 pub use error::{CheckpointError, ContentError};
@@ -157,21 +158,9 @@ pub fn from_tensors(
     read.map_err(|fault| fault.at(Path::new(name)))
 }
 
-/// As [`read`], from the bytes of one file; `name` stands for it in messages. Nothing is looked up
-/// on disk.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_bytes(
-    name: impl AsRef<Path>,
-    bytes: Vec<u8>,
-    declared: &Declared,
-) -> Result<Checkpoint, CheckpointError> {
-    read_files(name, Box::new(bytes), BTreeMap::new(), declared)
-}
-
-/// As [`read_bytes`], from bytes that stay where they are until they are needed; `beside` holds, by
-/// their names, the files that an index lists.
+/// As [`read`], from the bytes of one file, which stay where they are until they are needed; `name`
+/// stands for it in messages. `beside` holds, by their names, the files that an index lists. Nothing
+/// is looked up on disk.
 ///
 /// # Errors
 /// As [`read`].
@@ -486,7 +475,7 @@ impl Checkpoint {
     /// Where the network runs its layers at other steps than those of the file, as FlowState
     /// (`scale_factor`) and Event-SSM (times between events) do, what their input is: a reduction in
     /// continuous time suits all steps. Else `None`.
-    pub fn at_any_step(&self) -> Option<AnyStep> {
+    pub(crate) fn at_any_step(&self) -> Option<AnyStep> {
         let mut layers = self.encoding.structure.layers.iter();
         layers.find_map(|layout| layout.at_any_step())
     }
@@ -526,15 +515,10 @@ impl Checkpoint {
         &self.encoding.structure.assumptions
     }
 
-    /// Tensors around the layers of a network that is not known. They are written back as they
-    /// are; where there are any, or the network is not known for other reasons, the model has
+    /// The names of the tensors around the layers of a network that is not known. They are written back
+    /// as they are; where there are any, or the network is not known for other reasons, the model has
     /// neither encoder nor head.
-    pub fn carried(&self) -> usize {
-        self.encoding.carried.len()
-    }
-
-    /// Their names.
-    pub fn carried_names(&self) -> &[String] {
+    pub fn carried(&self) -> &[String] {
         &self.encoding.carried
     }
 
@@ -543,7 +527,7 @@ impl Checkpoint {
     /// nothing else is no such network.
     pub fn is_layers_alone(&self) -> bool {
         let known = self.encoding.structure.is_known();
-        !known && (self.carried() > 0 || self.model.blocks().len() > 1)
+        !known && (!self.carried().is_empty() || self.model.blocks().len() > 1)
     }
 
     /// Whether the file holds a whole network that is known: one that runs once all of it is read.

@@ -45,6 +45,8 @@ pub struct Targeted {
     pub records: Vec<LayerRecord>,
     /// What it did to the logits.
     pub changes: LogitChanges,
+    /// The change of the logits of the held-out sequences; absent where there are none.
+    pub held_out_change: Option<f64>,
     /// The fit of all channels, biases and norms. Absent without pooled logits.
     pub fit: Option<LogitFit>,
 }
@@ -113,6 +115,7 @@ impl TargetReduction<'_> {
                 .reduction
                 .records_of(&model, orders, Refinement::Full)?,
             changes: LogitChanges { before_fit, after },
+            held_out_change: None,
             plan: plan.clone(),
             model,
             storage,

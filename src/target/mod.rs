@@ -24,7 +24,7 @@ pub use plan::{Parts, SizePlan};
 pub(crate) use planner::{Limits, Planner};
 pub use price::{Size, stand_in, step_microseconds};
 pub(crate) use shared::SharedTarget;
-pub use sizes::{Drawn, Met, Sizes, WholeSize};
+pub use sizes::{Sizes, WholeSize, held_apart};
 
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;

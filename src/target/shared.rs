@@ -321,6 +321,7 @@ impl Planner for SharedTarget<'_> {
                 before_fit: self.reduction.change(&made.model)?,
                 after: self.reduction.change(&rounded)?,
             },
+            held_out_change: None,
             fit: made.choice.fit,
             model: rounded,
             storage,

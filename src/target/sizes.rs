@@ -67,38 +67,18 @@ impl WholeSize {
     }
 }
 
-/// The sequences that make a model, and those that check it.
-#[derive(Debug, Clone)]
-pub struct Drawn<'a> {
-    /// That make the model.
-    pub used: Vec<Sequence<'a>>,
-    /// Every fifth one, but for those that equal one of `used`.
-    pub held_out: Vec<Sequence<'a>>,
-}
-
-impl<'a> Drawn<'a> {
-    /// Holds every fifth sequence out. One that repeats a used sequence would check nothing.
-    pub fn new(listed: &[Sequence<'a>]) -> Self {
-        let (mut used, mut held_out) = (Vec::new(), Vec::new());
-        for (index, &sequence) in listed.iter().enumerate() {
-            match (index + 1) % HELD_OUT_EVERY {
-                0 => held_out.push(sequence),
-                _ => used.push(sequence),
-            }
+/// The sequences that make a model, and those that check it: every fifth one is held out, and left
+/// out where it equals one of the others, as it would check nothing.
+pub fn held_apart<'a>(listed: &[Sequence<'a>]) -> (Vec<Sequence<'a>>, Vec<Sequence<'a>>) {
+    let (mut used, mut held_out) = (Vec::new(), Vec::new());
+    for (index, &sequence) in listed.iter().enumerate() {
+        match (index + 1) % HELD_OUT_EVERY {
+            0 => held_out.push(sequence),
+            _ => used.push(sequence),
         }
-        held_out.retain(|sequence| !used.contains(sequence));
-        Self { used, held_out }
     }
-}
-
-/// A model that keeps within a size.
-#[derive(Debug, Clone)]
-#[must_use]
-pub struct Met {
-    /// The model.
-    pub made: Targeted,
-    /// The change of the logits of the held-out sequences; absent where there are none.
-    pub held_out_change: Option<f64>,
+    held_out.retain(|sequence| !used.contains(sequence));
+    (used, held_out)
 }
 
 /// Smaller models of any size, states and maps together. What all sizes have in common is done once.
@@ -112,7 +92,7 @@ pub struct Sizes<'a> {
 impl<'a> Sizes<'a> {
     /// Measures what every choice does to the logits of the calibration sequences, where every channel
     /// has a system of its own; layers that share modes are tried size by size. What becomes smaller is
-    /// `parts`; `held_out` are sequences that the calibration did not use ([`crate::target::Drawn`]).
+    /// `parts`; `held_out` are sequences that the calibration did not use ([`held_apart`]).
     ///
     /// Cost about a calibrated reduction.
     ///
@@ -161,7 +141,7 @@ impl<'a> Sizes<'a> {
     /// # Errors
     /// [`CalibrateError::Setting`] for a number that makes nothing smaller; [`TargetError::TooSmall`]
     /// and [`TargetError::Other`] for a size that is out of reach.
-    pub fn meet(&self, size: &WholeSize) -> Result<Met, TargetError> {
+    pub fn meet(&self, size: &WholeSize) -> Result<Targeted, TargetError> {
         let limits = size.limits(self.full.total())?;
         match size.change {
             None => self.built(&self.planner.plan_within(&limits, self.parts)?),
@@ -171,8 +151,8 @@ impl<'a> Sizes<'a> {
 
     /// The fewest bytes for a change of the logits. What a finished model changes is not what its choices
     /// change one by one, so that what was aimed at is corrected by what came out.
-    fn least_for(&self, target: f64, limits: &Limits) -> Result<Met, TargetError> {
-        let (mut aim, mut best) = (target, None::<Met>);
+    fn least_for(&self, target: f64, limits: &Limits) -> Result<Targeted, TargetError> {
+        let (mut aim, mut best) = (target, None::<Targeted>);
         for _ in 0..TRIES {
             let plan = self.planner.plan_for_change(aim, self.parts)?;
             if let Some(takes) = self.exceeded(&plan, limits)? {
@@ -182,14 +162,10 @@ impl<'a> Sizes<'a> {
                 }
             }
             let met = self.built(&plan)?;
-            let reached = met.held_out_change.unwrap_or(met.made.changes.after);
+            let reached = met.held_out_change.unwrap_or(met.changes.after);
             let (meets, ratio) = (reached <= target, target / reached.max(1e-12));
-            let size = met.made.size.total();
-            if meets
-                && best
-                    .as_ref()
-                    .is_none_or(|known| size < known.made.size.total())
-            {
+            let size = met.size.total();
+            if meets && best.as_ref().is_none_or(|known| size < known.size.total()) {
                 best = Some(met);
             }
             if meets && ratio < 1.1 {
@@ -201,16 +177,13 @@ impl<'a> Sizes<'a> {
         best.ok_or_else(|| TargetError::out_of_reach(target, takes))
     }
 
-    fn built(&self, plan: &SizePlan) -> Result<Met, TargetError> {
-        let made = self.planner.build(plan)?;
-        let held_out_change = match self.held_out {
-            [] => None,
-            held_out => Some(self.planner.reduction().change_on(&made.model, held_out)?),
-        };
-        Ok(Met {
-            made,
-            held_out_change,
-        })
+    fn built(&self, plan: &SizePlan) -> Result<Targeted, TargetError> {
+        let mut made = self.planner.build(plan)?;
+        if !self.held_out.is_empty() {
+            let reduction = self.planner.reduction();
+            made.held_out_change = Some(reduction.change_on(&made.model, self.held_out)?);
+        }
+        Ok(made)
     }
 
     /// The limit that a plan does not keep, in words.
@@ -233,8 +206,8 @@ impl<'a> Sizes<'a> {
     /// Those of [`Sizes::meet`] and of `accept`.
     pub fn smallest<E: From<TargetError>>(
         &self,
-        mut accept: impl FnMut(f64, &Met) -> Result<bool, E>,
-    ) -> Result<Option<(f64, Met)>, E> {
+        mut accept: impl FnMut(f64, &Targeted) -> Result<bool, E>,
+    ) -> Result<Option<(f64, Targeted)>, E> {
         let (mut best, mut misses) = (None, 0);
         for times in TRIED {
             let met = match self.meet(&WholeSize::times(times)) {

@@ -1,17 +1,18 @@
 //! Reading and writing files: values against PyTorch, round trips, and refusals.
 
 use std::collections::BTreeMap;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use crate::common::{here, shared};
 use crate::models::{change_layer, changed, with_systems};
 use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, DssVersion, from_tensors, read, read_bytes, read_dynamics,
+    Checkpoint, CheckpointError, DssVersion, from_tensors, read, read_dynamics, read_files,
 };
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{BatchNorm, BlockParts, Encoder, Gate, Linear, Norm, Placement, Pooling};
 use hankelite::{Declared, Plan, Rule, reduce, write};
-use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor};
+use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor, ReadAt};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
 
@@ -329,7 +330,7 @@ fn a_sidecar_declares_and_a_bad_one_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.pth");
     std::fs::copy(data("dss_softmax_classifier.pth"), &path).unwrap();
-    let sidecar = Declared::sidecar(&path);
+    let sidecar = folder.path().join("model.hankelite.toml");
     std::fs::write(&sidecar, "length = 48\nnorm = \"pre\"\n").unwrap();
     let checkpoint = read(&path, &Declared::default()).unwrap();
     assert_eq!(checkpoint.declared().length, Some(48));
@@ -940,7 +941,8 @@ fn bytes_in_memory_give_the_model_and_the_bytes_of_files() {
     let declared = Declared::default();
     let of_file = read(&path, &declared).unwrap();
     let bytes = std::fs::read(&path).unwrap();
-    let of_bytes = read_bytes("model.safetensors", bytes, &declared).unwrap();
+    let name = "model.safetensors";
+    let of_bytes = read_files(name, Box::new(bytes), BTreeMap::new(), &declared).unwrap();
 
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan::new(Rule::Order(8)).unwrap();
@@ -952,8 +954,12 @@ fn bytes_in_memory_give_the_model_and_the_bytes_of_files() {
     for name in ["r8.safetensors", "r8.pth", "r8.npz"] {
         let to = folder.path().join(name);
         let written = of_file.encode().unwrap().write(&to).unwrap();
-        let (bytes, in_memory) = of_bytes.encode().unwrap().to_bytes(name).unwrap();
-        assert!(bytes == std::fs::read(&to).unwrap(), "{name}");
-        assert_eq!(in_memory.layers, written.layers, "{name}");
+        let mut bytes = Cursor::new(Vec::new());
+        let encoded = of_bytes.encode().unwrap();
+        let in_memory = encoded.write_into(name, &mut bytes, |bytes| {
+            Box::new(bytes.get_ref().clone()) as Box<dyn ReadAt>
+        });
+        assert!(bytes.into_inner() == std::fs::read(&to).unwrap(), "{name}");
+        assert_eq!(in_memory.unwrap(), written, "{name}");
     }
 }

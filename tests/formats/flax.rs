@@ -272,7 +272,7 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
     };
     for parts in [Parts::All, Parts::Maps] {
         let most = full * 7 / 10;
-        let made = sizes(parts).meet(&bytes(most)).unwrap().made;
+        let made = sizes(parts).meet(&bytes(most)).unwrap();
         let image = Image::packed(&made.model, &made.storage).unwrap();
         assert!(made.size.total() <= most && image.as_bytes().len() == made.size.weights);
         let change = reduction.logit_change(&made.model).unwrap().unwrap();
@@ -282,7 +282,7 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
         assert_eq!(orders.collect::<Vec<_>>(), made.plan.orders);
     }
     // Everything fits: nothing changes.
-    let made = all.meet(&bytes(full)).unwrap().made;
+    let made = all.meet(&bytes(full)).unwrap();
     assert_eq!((made.changes.after, made.model), (0.0, model.clone()));
     let error = all.meet(&bytes(300)).unwrap_err().to_string();
     assert!(error.contains("300 bytes, expected at least"), "{error}");
@@ -294,7 +294,7 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
             ..WholeSize::default()
         })
     };
-    assert_eq!(within(1e6).unwrap().made.size.total(), full);
+    assert_eq!(within(1e6).unwrap().size.total(), full);
     let error = within(1e-6).unwrap_err().to_string();
     assert!(error.starts_with("a step of 0.000001 us, "), "{error}");
 }
@@ -315,7 +315,7 @@ fn fewer_bytes_are_found_for_every_change_of_the_logits() {
             change: Some(change),
             ..WholeSize::default()
         };
-        let made = sizes.meet(&size).unwrap().made;
+        let made = sizes.meet(&size).unwrap();
         assert_eq!(made.size, made.plan.size);
         assert!(made.changes.after <= change, "{:?}", made.changes);
         assert!(made.size.total() < before, "{change}");

@@ -93,7 +93,7 @@ fn placement_norms_and_pooling_are_found_in_the_file() {
         assert!(norms.all(|norm| norm.unwrap().1 == placement));
         assert_eq!(checkpoint.declared().norm, Some(placement));
         assert_eq!(
-            (checkpoint.carried(), checkpoint.model.blocks().len()),
+            (checkpoint.carried().len(), checkpoint.model.blocks().len()),
             (0, 2)
         );
     }
@@ -262,7 +262,10 @@ fn other_networks_are_read_as_layers() {
         assert!(
             model.encoder().is_none() && model.head().is_none() && model.final_norm().is_none()
         );
-        assert_eq!((model.blocks().len(), checkpoint.carried()), (2, carried));
+        assert_eq!(
+            (model.blocks().len(), checkpoint.carried().len()),
+            (2, carried)
+        );
         let notes = checkpoint.notes().join("\n");
         assert!(notes.contains(why), "{notes}");
         assert!(notes.contains("can be inspected, reduced and written, not run"));

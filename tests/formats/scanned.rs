@@ -79,7 +79,7 @@ fn layers_of_annotated_s4_are_taken_out_of_a_stack() {
     let s4d = opened(&layers("s4d_stacked"));
     assert_eq!(s4d.family(), "S4D (annotated-s4)");
     assert_eq!(s4d.model.blocks()[0].name(), "params/layers[0]/seq");
-    assert_eq!(s4d.carried_names(), ["params/decoder/kernel"]);
+    assert_eq!(s4d.carried(), ["params/decoder/kernel"]);
     assert_kernels(&s4d, "s4d_stacked");
     let path = layers("dplr_stacked");
     let refused = read(&path, &Declared::default()).map(|_| ()).unwrap_err();

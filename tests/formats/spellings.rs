@@ -63,7 +63,7 @@ fn low_rank_layers_of_annotated_s4_are_named_and_made_diagonal() {
             Archive::open(&path).unwrap().elements()
         );
         assert!(
-            full.carried_names()
+            full.carried()
                 .iter()
                 .any(|name| name == "params/decoder/kernel")
         );
@@ -233,7 +233,7 @@ fn low_rank_layers_of_one_system_are_named_and_made_diagonal() {
         assert!(error.hint().unwrap().contains("--diagonalise"));
         let full = read(&path, &diagonalise(16)).unwrap();
         assert_samples(&full, name, 1e-6);
-        assert_eq!(full.carried_names(), ["head.weight"]);
+        assert_eq!(full.carried(), ["head.weight"]);
         assert_eq!(full.family(), "S5");
         let out = folder.path().join("diagonal.safetensors");
         write(&full, &out).unwrap();

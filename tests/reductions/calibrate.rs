@@ -17,7 +17,7 @@ use hankelite::model::{
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::target::TargetError;
-use hankelite::{Declared, Labelled, Plan, ProgressSink, Reducer, Rule, reduce};
+use hankelite::{Declared, Plan, ProgressSink, Reducer, Rule, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement, Time};
 use hankelite_data::{Dataset, Source, Split};
@@ -307,7 +307,7 @@ fn data_that_do_not_fit_are_named() {
     let long = gather(&model, LENGTH - 1, &views(&data));
     assert!(long.to_string().starts_with("sequence 0: "), "{long}");
     let empty = gather(&model, 0, &[Sequence::Values(&[])]);
-    let expected = "the input of layer 0: 1 sequences of 0 steps";
+    let expected = "the input of layer 0: statistics of 1 sequences of 0 steps";
     assert!(empty.to_string().starts_with(expected), "{empty}");
     let large = changed(&model, |parts| {
         let linear = linear_encoder(parts);
@@ -1099,23 +1099,24 @@ fn a_reducer_finds_the_smallest_model_within_an_accuracy() {
     let network = Network::new(&model, LENGTH, Run::Auto).unwrap();
     let logits = network.logits_of_all(&sequences).unwrap();
     let labels: Vec<usize> = logits.iter().map(|row| Score::class(row)).collect();
-    let labelled = Labelled {
-        sequences: &sequences,
-        labels: &labels,
-    };
     let reducer = Reducer::new(&model).calibrated(&sequences);
     // All classes may be lost, or none.
-    let all = reducer.clone().within(100.0, labelled).run().unwrap();
+    let all = reducer
+        .clone()
+        .within(100.0, &sequences, &labels)
+        .run()
+        .unwrap();
     let whole = all.whole.unwrap();
     assert!(2 * whole.size.total() <= whole.full.total());
-    let error = reducer.clone().within(-1.0, labelled).run().unwrap_err();
+    let error = reducer
+        .clone()
+        .within(-1.0, &sequences, &labels)
+        .run()
+        .unwrap_err();
     let expected = "points of accuracy or more, expected at most -1";
     assert!(error.to_string().ends_with(expected), "{error}");
-    let wrong = Labelled {
-        labels: &labels[1..],
-        ..labelled
-    };
-    let error = reducer.within(1.0, wrong).run().unwrap_err().to_string();
+    let wrong = reducer.within(1.0, &sequences, &labels[1..]);
+    let error = wrong.run().unwrap_err().to_string();
     assert!(
         error.contains("expected one label for each sequence"),
         "{error}"

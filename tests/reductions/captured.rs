@@ -304,7 +304,7 @@ fn statistics_that_were_made_elsewhere_need_no_fingerprint() {
         (Known::Inputs, own.layers())
     );
     let error = Calibration::new(Vec::new(), "", Known::Inputs).unwrap_err();
-    let expected = "layer ``: 0 sequences of 0 steps";
+    let expected = "layer ``: statistics of 0 sequences of 0 steps";
     assert!(error.to_string().starts_with(expected), "{error}");
     // One of the network itself still knows it.
     let gathered = Calibration::gather(&network, &listed, "waves").unwrap();

@@ -68,8 +68,7 @@ fn a_target_of_bytes_is_met_by_what_an_image_takes() {
         let mut changes = Vec::new();
         for times in [3, 6, 9] {
             let most = full.total() / times;
-            let met = sizes.meet(&bytes(most)).unwrap();
-            let made = met.made;
+            let made = sizes.meet(&bytes(most)).unwrap();
             let planned = made.plan.size;
             assert!(planned.total() <= most, "1/{times}: {planned:?}");
             // What is left over is less than a channel's lanes take.
@@ -80,7 +79,7 @@ fn a_target_of_bytes_is_met_by_what_an_image_takes() {
             assert_eq!(runner.state_bytes(), made.size.state);
             assert!(made.size.total() <= most, "1/{times}: {:?}", made.size);
             let change = prepared.change_on(&made.model, other).unwrap();
-            assert_eq!(met.held_out_change, Some(change));
+            assert_eq!(made.held_out_change, Some(change));
             changes.push(change);
         }
         assert!(changes[0] < 0.1, "{changes:?}");
@@ -92,7 +91,7 @@ fn a_target_of_bytes_is_met_by_what_an_image_takes() {
 #[test]
 fn the_model_is_what_its_storage_stores() {
     with_sizes(Parts::All, |prepared, sizes, other| {
-        let made = sizes.meet(&WholeSize::times(6.0)).unwrap().made;
+        let made = sizes.meet(&WholeSize::times(6.0)).unwrap();
         let integers = made.storage.layers.iter();
         let integers = integers.filter(|layer| matches!(layer.map, MapStorage::Integers(_)));
         assert_eq!(integers.count(), made.model.blocks().len());
@@ -121,7 +120,7 @@ fn the_model_is_what_its_storage_stores() {
 fn parts_that_were_not_requested_stay() {
     with_sizes(Parts::States, |_, sizes, _| {
         let most = sizes.full().total() / 2;
-        let states = sizes.meet(&bytes(most)).unwrap().made.plan;
+        let states = sizes.meet(&bytes(most)).unwrap().plan;
         let single = states.layers.iter().all(|layer| {
             layer.numbers == Numbers::F32 && layer.map.unwrap().entries == Entries::Full
         });
@@ -129,7 +128,7 @@ fn parts_that_were_not_requested_stay() {
     });
     with_sizes(Parts::Maps, |_, sizes, _| {
         let most = sizes.full().total() * 8 / 10;
-        let maps = sizes.meet(&bytes(most)).unwrap().made.plan;
+        let maps = sizes.meet(&bytes(most)).unwrap().plan;
         for (orders, block) in maps.orders.iter().zip(shipped().blocks()) {
             assert!(orders.iter().all(|&order| order == block.order()));
         }
@@ -147,7 +146,7 @@ fn a_smaller_change_takes_more_bytes() {
             };
             let met = sizes.meet(&size).unwrap();
             assert!(met.held_out_change.unwrap() <= change);
-            met.made.size.total()
+            met.size.total()
         });
         assert!(found[0] > found[1] && found[1] > found[2], "{found:?}");
     });
@@ -158,11 +157,11 @@ fn sizes_are_tried_from_large_to_small_until_two_do_not_do() {
     with_sizes(Parts::All, |_, sizes, _| {
         let mut tried = Vec::new();
         let found = sizes.smallest(|times, met| {
-            tried.push((times, met.made.size.total()));
+            tried.push((times, met.size.total()));
             Ok::<_, TargetError>(times < 2.5 || times == 4.0)
         });
         let (times, met) = found.unwrap().unwrap();
-        assert_eq!((times, met.made.size.total()), tried[2]);
+        assert_eq!((times, met.size.total()), tried[2]);
         let all: Vec<f64> = tried.iter().map(|one| one.0).collect();
         assert_eq!(all, [2.0, 3.0, 4.0, 6.0, 8.0]);
         assert!(

@@ -15,7 +15,7 @@ use hankelite::compress::{
 use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
 use hankelite::rounding::Storage;
-use hankelite::target::{Drawn, Met, Size, Sizes, TargetError};
+use hankelite::target::{Size, Sizes, TargetError, Targeted, held_apart};
 use hankelite::{Declared, Plan, ProgressSink, Realisation, Rule, Suited, compress};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -307,7 +307,7 @@ impl Checkpoint {
         let (py, accept) = (accept.py(), accept.unbind());
         let wanted = Wanted::parse(wanted)?;
         let owned = sequences.owned();
-        let accepts = |met: &Met| {
+        let accepts = |met: &Targeted| {
             Python::attach(|py| {
                 let made = self.targeted(py, &wanted, met)?;
                 accept.call1(py, made)?.extract(py)
@@ -406,7 +406,7 @@ impl Checkpoint {
         work: impl FnOnce(&Sizes<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let listed = owned.borrowed();
-        let Drawn { used, held_out } = Drawn::new(&listed);
+        let (used, held_out) = held_apart(&listed);
         let reduction = self
             .balanced((owned, &used), &wanted.origin, observer)
             .map_err(TargetError::from)?;
@@ -433,14 +433,14 @@ impl Checkpoint {
         &self,
         py: Python<'py>,
         wanted: &Wanted,
-        met: &Met,
+        met: &Targeted,
     ) -> PyResult<TargetedOut<'py>> {
-        let (records, choice) = (json(&met.made.records)?, json(&wanted.record(met))?);
+        let (records, choice) = (json(&met.records)?, json(&wanted.record(met))?);
         let image = PyArray1::from_slice(py, image_of(met)?.as_bytes());
-        let smaller = self.0.with_model(met.made.model.clone());
+        let smaller = self.0.with_model(met.model.clone());
         let way = "states and maps to a target, balanced for the layers' inputs, refined";
-        let smaller = self.noted(smaller, &met.made.records, (way, Some(&wanted.origin)));
-        let smaller = Self(smaller.with_storage(met.made.plan.storage()));
+        let smaller = self.noted(smaller, &met.records, (way, Some(&wanted.origin)));
+        let smaller = Self(smaller.with_storage(met.plan.storage()));
         Ok((smaller, records, choice, image))
     }
 

@@ -1,7 +1,7 @@
 //! Sizes of a whole model.
 
 use hankelite::stream::Image;
-use hankelite::target::{LogitChanges, Met, Parts, Size, SizePlan, TargetError, WholeSize};
+use hankelite::target::{LogitChanges, Parts, Size, SizePlan, TargetError, Targeted, WholeSize};
 use pyo3::PyErr;
 use serde::{Deserialize, Serialize};
 
@@ -37,19 +37,19 @@ impl Wanted {
         serde_json::from_str(text).map_err(Failure::setting)
     }
 
-    pub(crate) fn record<'a>(&'a self, met: &'a Met) -> Record<'a> {
+    pub(crate) fn record<'a>(&'a self, met: &'a Targeted) -> Record<'a> {
         Record {
             origin: &self.origin,
-            size: met.made.size,
-            changes: met.made.changes,
+            size: met.size,
+            changes: met.changes,
             held_out_change: met.held_out_change,
-            plan: &met.made.plan,
+            plan: &met.plan,
         }
     }
 }
 
-pub(crate) fn image_of(met: &Met) -> Outcome<Image> {
-    Ok(Image::packed(&met.made.model, &met.made.storage)?)
+pub(crate) fn image_of(met: &Targeted) -> Outcome<Image> {
+    Ok(Image::packed(&met.model, &met.storage)?)
 }
 
 /// Why a search for a size ends.

@@ -190,7 +190,7 @@ pub(super) fn require_network(path: &Path, checkpoint: &Checkpoint) -> anyhow::R
     if !checkpoint.is_layers_alone() {
         return Ok(());
     }
-    let names = checkpoint.carried_names();
+    let names = checkpoint.carried();
     let shown = names.iter().take(SHOWN).map(|name| format!("`{name}`"));
     let shown: Vec<String> = shown.collect();
     let rest = match names.len() > SHOWN {

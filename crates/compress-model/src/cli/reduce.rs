@@ -19,13 +19,11 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
 use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
-use hankelite::checkpoint::{
-    AnyStep, Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance,
-};
-use hankelite::compress::{LayerRecord, reduce_observed};
+use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance};
+use hankelite::compress::{LayerRecord, TimeBase, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
-use hankelite::target::{Drawn, Sizes};
+use hankelite::target::{Sizes, held_apart};
 use hankelite::{Plan, Rule, Suited};
 use hankelite_archive::{WeightSet, write_whole};
 use hankelite_control::SystemClass;
@@ -368,7 +366,7 @@ fn check_calibration(
         let checked = Sizes::check(&checkpoint.model);
         checked.map_err(|error| anyhow!("{error} (--order or --budget)"))?;
     }
-    if checkpoint.at_any_step() == Some(AnyStep::Impulses) {
+    if Suited::to(checkpoint).time == TimeBase::Impulses {
         let text =
             "calibration takes events one step apart; a reduction without data suits any times";
         printer.note("note", text);
@@ -400,13 +398,13 @@ fn calibrated(
             held_out_change: None,
         },
         true => {
-            let drawn = Drawn::new(&listed);
+            let (used, held_out) = held_apart(&listed);
             let target = FileTarget {
                 arguments,
                 checkpoint,
-                prepared: &prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?,
+                prepared: &prepare(checkpoint, &calibration, &used, ways, &bars)?,
                 settings,
-                held_out: &drawn.held_out,
+                held_out: &held_out,
                 note: longest(
                     &arguments.input.checkpoint,
                     checkpoint,

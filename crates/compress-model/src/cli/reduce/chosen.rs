@@ -5,7 +5,7 @@ use anyhow::bail;
 use hankelite::Declared;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::infer::Answers;
-use hankelite::target::{Met, Size, Sizes};
+use hankelite::target::{Size, Sizes, Targeted};
 use hankelite_data::Dataset;
 use serde::Serialize;
 
@@ -89,7 +89,11 @@ impl Search<'_> {
     ///
     /// # Errors
     /// None is, with what was reached.
-    pub(super) fn run(&self, bars: &Bars<'_>, printer: &Printer) -> anyhow::Result<(Met, Choice)> {
+    pub(super) fn run(
+        &self,
+        bars: &Bars<'_>,
+        printer: &Printer,
+    ) -> anyhow::Result<(Targeted, Choice)> {
         let of = |data| Scored::of(self.checkpoint, data, printer);
         let full = self.data.map(of).transpose()?;
         let (mut tried, mut best) = (Vec::new(), None);
@@ -123,13 +127,13 @@ impl Search<'_> {
     fn one(
         &self,
         times: f64,
-        met: &Met,
+        met: &Targeted,
         full: Option<&Scored>,
         printer: &Printer,
     ) -> anyhow::Result<(Tried, Option<Scores>)> {
-        let change = met.held_out_change.unwrap_or(met.made.changes.after);
+        let change = met.held_out_change.unwrap_or(met.changes.after);
         let small = self.data.map(|data| {
-            let smaller = self.checkpoint.with_model(met.made.model.clone());
+            let smaller = self.checkpoint.with_model(met.model.clone());
             Scored::of(&smaller, data, printer)
         });
         let small = small.transpose()?;
@@ -138,7 +142,7 @@ impl Search<'_> {
             .map(|(full, small)| full.answers.loss_of(&small.answers));
         let tried = Tried {
             times,
-            size: met.made.size,
+            size: met.size,
             change,
             accuracy: small.as_ref().and_then(|small| small.scores.accuracy),
             difference_error: loss.map(|(_, error)| error),

@@ -1,6 +1,6 @@
 //! How far rounding to the number format of the written file changes the kernels.
 
-use hankelite::checkpoint::{Checkpoint, Written};
+use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::kernel_distance;
 use hankelite::model::{Block, Model};
 use hankelite_control::DiagonalSystem;
@@ -15,13 +15,13 @@ const ROUNDING_MAX: f64 = 0.01;
 /// The checkpoint as its written file holds it, and how far rounding changed a kernel.
 pub(super) fn written(
     reduced: &Checkpoint,
-    written: Written,
+    written: Vec<Vec<DiagonalSystem>>,
     kernel_length: usize,
     printer: &Printer,
 ) -> anyhow::Result<(Checkpoint, f64)> {
     let worst = worst_difference(&reduced.model, &written, kernel_length)?;
     warn_of_rounding(worst, printer);
-    let blocks = reduced.model.blocks().iter().zip(written.layers);
+    let blocks = reduced.model.blocks().iter().zip(written);
     let blocks = blocks.map(|(block, mut systems)| {
         let backward = systems.split_off(block.systems().len());
         block.with_systems(systems, backward)
@@ -44,8 +44,12 @@ pub(super) fn warn_of_rounding(worst: f64, printer: &Printer) {
 }
 
 /// The largest relative difference of any channel's kernel between what was planned and written.
-fn worst_difference(planned: &Model, written: &Written, length: usize) -> anyhow::Result<f64> {
-    let pairs = planned.blocks().iter().zip(&written.layers);
+fn worst_difference(
+    planned: &Model,
+    written: &[Vec<DiagonalSystem>],
+    length: usize,
+) -> anyhow::Result<f64> {
+    let pairs = planned.blocks().iter().zip(written);
     pairs
         .map(|(planned, written)| layer_difference(planned, written, length))
         .try_fold(0.0, |worst, layer| Ok(f64::max(worst, layer?)))

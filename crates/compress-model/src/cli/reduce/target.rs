@@ -10,7 +10,7 @@ use hankelite::compress::LayerRecord;
 use hankelite::model::Sequence;
 use hankelite::rounding::{MapChoice, Storage};
 use hankelite::target::{
-    Drawn, LogitChanges, Met, Size, SizePlan, Sizes, Targeted, WholeSize, step_microseconds,
+    LogitChanges, Size, SizePlan, Sizes, Targeted, WholeSize, held_apart, step_microseconds,
 };
 use hankelite_archive::{WeightSet, write_whole};
 use hankelite_data::Dataset;
@@ -155,11 +155,7 @@ fn reduced(
         );
     }
     let Made {
-        met: Met {
-            made,
-            held_out_change,
-            ..
-        },
+        met: made,
         chosen,
         full,
         sequences,
@@ -185,7 +181,7 @@ fn reduced(
         size_before: full,
         step_microseconds_before: full_step(checkpoint)?,
         step_microseconds: step_microseconds(&made.model, &made.storage)?,
-        held_out_change,
+        held_out_change: made.held_out_change,
         longer,
         ..Document::new(arguments, checkpoint, &made)?
     };
@@ -206,7 +202,7 @@ fn reduced(
 
 /// A smaller model, and how it came about.
 struct Made {
-    met: Met,
+    met: Targeted,
     chosen: Option<Choice>,
     /// In single precision.
     full: Size,
@@ -222,10 +218,10 @@ fn made(
     listed: &[Sequence<'_>],
     printer: &Printer,
 ) -> anyhow::Result<Made> {
-    let (drawn, bars) = (Drawn::new(listed), Bars::new(printer));
+    let ((used, held_out), bars) = (held_apart(listed), Bars::new(printer));
     let ways = &arguments.ways;
-    let prepared = prepare(checkpoint, calibration, &drawn.used, ways, &bars)?;
-    let sizes = Sizes::new(&prepared, &drawn.held_out, arguments.target_ways.only)?;
+    let prepared = prepare(checkpoint, calibration, &used, ways, &bars)?;
+    let sizes = Sizes::new(&prepared, &held_out, arguments.target_ways.only)?;
     let (met, chosen) = match arguments.is_without_size() {
         false => (sizes.meet(&wanted(arguments))?, None),
         true => {
@@ -244,7 +240,7 @@ fn made(
         met,
         chosen,
         full: sizes.full(),
-        sequences: [drawn.used.len(), drawn.held_out.len()],
+        sequences: [used.len(), held_out.len()],
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::bail;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
-use hankelite::target::{Drawn, Parts, Size, Sizes, WholeSize, step_microseconds};
+use hankelite::target::{Parts, Size, Sizes, WholeSize, held_apart, step_microseconds};
 use hankelite_data::Dataset;
 use hankelite_report::{Page, SizeCurve, SizePoint};
 use serde::Serialize;
@@ -70,10 +70,10 @@ pub(super) fn run(
             arguments.calibrate
         );
     }
-    let drawn = Drawn::new(&listed);
+    let (used, held_out) = held_apart(&listed);
     let bars = Bars::new(printer);
-    let prepared = prepare(checkpoint, &calibration, &drawn.used, ways, &bars)?;
-    let sizes = Sizes::new(&prepared, &drawn.held_out, arguments.only)?;
+    let prepared = prepare(checkpoint, &calibration, &used, ways, &bars)?;
+    let sizes = Sizes::new(&prepared, &held_out, arguments.only)?;
     bars.clear();
     let work = Work {
         checkpoint,
@@ -169,16 +169,16 @@ impl Work<'_> {
 
     fn row(&self, times: f64, printer: &Printer) -> anyhow::Result<Row> {
         let start = Instant::now();
-        let met = self.sizes.meet(&WholeSize::times(times))?;
+        let made = self.sizes.meet(&WholeSize::times(times))?;
         self.bars.clear();
-        let (made, seconds) = (met.made, start.elapsed().as_secs_f64());
+        let seconds = start.elapsed().as_secs_f64();
         let smaller = self.checkpoint.with_model(made.model.clone());
         Ok(Row {
             times,
             size: made.size,
             step_microseconds: step_microseconds(&made.model, &made.storage)?,
             change: made.changes.after,
-            held_out_change: met.held_out_change,
+            held_out_change: made.held_out_change,
             result: self.scored(&smaller, printer)?,
             seconds,
         })
