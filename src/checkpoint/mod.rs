@@ -47,7 +47,7 @@ use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, ReadAt, WeightS
 use hankelite_control::SystemClass;
 pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 use layout::{Dynamics, Encoded};
-pub use layout::{OwnLayout, Transform, layout_table, listed_models};
+pub use layout::{OwnLayout, Transform};
 pub use model_folder::{ConfiguredSize, FolderChanges};
 use parts::Parts;
 pub use provenance::Provenance;

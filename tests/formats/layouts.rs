@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::here;
-use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, Family, Transform, layout_table, listed_models, read_dynamics,
-};
+use hankelite::checkpoint::{Checkpoint, CheckpointError, Family, Transform, read_dynamics};
 use hankelite::compress::Method;
 use hankelite::model::{Block, Model};
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
@@ -406,39 +404,6 @@ fn shared_poles_stay_shared_in_the_file_and_cost_something() {
     let plan = Plan::new(Rule::Order(3)).unwrap();
     let plan = plan.with_shared_poles(true).unwrap();
     assert!(reduce(&flat.model, &plan).is_err());
-}
-
-/// `HANKELITE_WRITE_DOCS=1 cargo test --release -p hankelite --test formats layouts::` writes the table.
-#[test]
-fn the_table_in_the_documentation_is_that_of_the_code() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once("<!-- layouts -->\n").unwrap();
-    let (table, after) = rest.split_once("\n<!-- end of layouts -->").unwrap();
-    let code = layout_table();
-    if std::env::var_os("HANKELITE_WRITE_DOCS").is_some() {
-        let text = format!("{before}<!-- layouts -->\n{code}\n<!-- end of layouts -->{after}");
-        std::fs::write(&path, text).unwrap();
-        return;
-    }
-    assert_eq!(table, code, "docs/formats.md is not that of the code");
-}
-
-#[test]
-fn the_table_of_models_lists_every_family_of_the_code() {
-    let text =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md"))
-            .unwrap();
-    let mut lines = text.lines().skip_while(|line| !line.starts_with('|'));
-    let table: Vec<&str> = lines
-        .by_ref()
-        .take_while(|line| line.starts_with('|'))
-        .collect();
-    let models = table.iter().filter_map(|line| line.split('|').nth(1));
-    let models = models.collect::<Vec<_>>().join("\n");
-    for name in listed_models() {
-        assert!(models.contains(name), "{name} is not in\n{models}");
-    }
 }
 
 /// The description of what `s4d_flat` holds.

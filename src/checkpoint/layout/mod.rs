@@ -29,6 +29,7 @@ mod s4_repo;
 mod s4d;
 mod s5;
 mod sizes;
+#[cfg(test)]
 mod table;
 mod transform;
 
@@ -46,7 +47,6 @@ pub(super) use s4_repo::Version;
 pub(super) use s4d::S4d;
 pub(super) use s5::is_of_events;
 pub(super) use sizes::SizeKeys;
-pub use table::{layout_table, listed_models};
 pub use transform::Transform;
 
 use crate::checkpoint::declared::AnyStep;

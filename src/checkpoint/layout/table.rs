@@ -1,4 +1,6 @@
-//! The layouts as a table, for people.
+//! The layouts as a table, for `docs/formats.md`.
+
+use std::path::Path;
 
 use crate::checkpoint::layout::find::MARKS;
 use crate::checkpoint::layout::{HyenaForm, Kind, Version};
@@ -286,7 +288,7 @@ const LAUGHING_HYENA: Row = Row {
 /// The layouts as a Markdown table, one row for each family in the order in which they are looked
 /// for: the tensors that give it away, all its tensors, what no tensor records (in bold without a
 /// default, else with it), and what changes with the order in a reduced file.
-pub fn layout_table() -> String {
+fn layout_table() -> String {
     let header = [
         "family",
         "known by",
@@ -353,7 +355,7 @@ fn listed(kind: Kind) -> &'static str {
 }
 
 /// The names by which people know the models that are read, for the first table of `docs/formats.md`.
-pub fn listed_models() -> Vec<&'static str> {
+fn listed_models() -> Vec<&'static str> {
     let kinds = MARKS.iter().map(|(kind, _)| *kind).chain([Kind::Own]);
     let mut names: Vec<&str> = kinds.map(listed).collect();
     names.sort_unstable();
@@ -363,4 +365,37 @@ pub fn listed_models() -> Vec<&'static str> {
 
 fn line(cells: &[&str]) -> String {
     format!("| {} |", cells.join(" | "))
+}
+
+/// `HANKELITE_WRITE_DOCS=1 cargo test --release -p hankelite --lib layout::table` writes the table.
+#[test]
+fn the_table_in_the_documentation_is_that_of_the_code() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once("<!-- layouts -->\n").unwrap();
+    let (table, after) = rest.split_once("\n<!-- end of layouts -->").unwrap();
+    let code = layout_table();
+    if std::env::var_os("HANKELITE_WRITE_DOCS").is_some() {
+        let text = format!("{before}<!-- layouts -->\n{code}\n<!-- end of layouts -->{after}");
+        std::fs::write(&path, text).unwrap();
+        return;
+    }
+    assert_eq!(table, code, "docs/formats.md is not that of the code");
+}
+
+#[test]
+fn the_table_of_models_lists_every_family_of_the_code() {
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formats.md"))
+            .unwrap();
+    let mut lines = text.lines().skip_while(|line| !line.starts_with('|'));
+    let table: Vec<&str> = lines
+        .by_ref()
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    let models = table.iter().filter_map(|line| line.split('|').nth(1));
+    let models = models.collect::<Vec<_>>().join("\n");
+    for name in listed_models() {
+        assert!(models.contains(name), "{name} is not in\n{models}");
+    }
 }
