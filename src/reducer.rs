@@ -393,7 +393,7 @@ impl<'a> Reducer<'a> {
         origin: &'b str,
     ) -> Result<CalibratedReduction<'b>, CalibrateError> {
         match self.statistics {
-            Some(known) => CalibratedReduction::new_observed(
+            Some(known) => CalibratedReduction::new(
                 self.model,
                 known,
                 sequences,

@@ -140,7 +140,8 @@ struct Inputs<'a> {
 
 impl<'a> CalibratedReduction<'a> {
     /// Balances every channel of a model for its input. Without `sequences` (none at hand,
-    /// only their statistics) the weight is the spectrum and no logits are compared.
+    /// only their statistics) the weight is the spectrum and no logits are compared. The observer
+    /// follows this and all later work.
     ///
     /// Channels run in parallel. Cost 5 to 20 ms for each channel of 32 modes. With the moments of n
     /// sequences a channel has up to 8 L (n + 2) bytes, of many sequences 16 L (N + 1); those of all channels
@@ -149,22 +150,9 @@ impl<'a> CalibratedReduction<'a> {
     ///
     /// # Errors
     /// [`CalibrateError::OtherModel`]; [`CalibrateError::Other`] for moments without sequences
-    /// or too large, also for the temporary file; [`CalibrateError::Compress`] with layer, channel and poles when a mode does
-    /// not decay.
+    /// or too large, also for the temporary file; [`CalibrateError::Compress`] with layer, channel and poles
+    /// when a mode does not decay; [`CalibrateError::Cancelled`].
     pub fn new(
-        model: &'a Model,
-        calibration: &Calibration,
-        sequences: &'a [Sequence<'a>],
-        choice: WeightChoice,
-    ) -> Result<Self, CalibrateError> {
-        Self::new_observed(model, calibration, sequences, choice, &())
-    }
-
-    /// As [`CalibratedReduction::new`], with an observer of this and of all later work.
-    ///
-    /// # Errors
-    /// As [`CalibratedReduction::new`]; [`CalibrateError::Cancelled`].
-    pub fn new_observed(
         model: &'a Model,
         calibration: &Calibration,
         sequences: &'a [Sequence<'a>],
@@ -178,12 +166,12 @@ impl<'a> CalibratedReduction<'a> {
         Self::by_statistics(model, calibration, inputs, choice, observer)
     }
 
-    /// As [`CalibratedReduction::new_observed`], for layer inputs that another program captured, from
+    /// As [`CalibratedReduction::new`], for layer inputs that another program captured, from
     /// which the statistics come: moments can be exact, and channels be fitted together to first
     /// order where there are gradients.
     ///
     /// # Errors
-    /// As [`CalibratedReduction::new_observed`]; [`CalibrateError::Other`].
+    /// As [`CalibratedReduction::new`]; [`CalibrateError::Other`].
     pub fn of_captured(
         model: &'a Model,
         calibration: &Calibration,
@@ -198,12 +186,12 @@ impl<'a> CalibratedReduction<'a> {
         Self::by_statistics(model, calibration, inputs, choice, observer)
     }
 
-    /// As [`CalibratedReduction::new_observed`], by the sequences alone. Statistics of the inputs are
+    /// As [`CalibratedReduction::new`], by the sequences alone. Statistics of the inputs are
     /// gathered only where exact moments are not taken: without them a transform for each channel and
     /// sequence, and L numbers for each channel, are saved.
     ///
     /// # Errors
-    /// As [`CalibratedReduction::new_observed`], and those of [`Calibration::gather`].
+    /// As [`CalibratedReduction::new`], and those of [`Calibration::gather`].
     pub fn of_sequences(
         model: &'a Model,
         run: CalibrationRun<'a>,
@@ -231,7 +219,7 @@ impl<'a> CalibratedReduction<'a> {
         let bank = model.is_bank();
         if length == 0 || (bank && !by_moments(model, &summary, true, choice)?) {
             let calibration = Calibration::gather(&network()?, sequences, origin)?;
-            return Self::new_observed(model, &calibration, sequences, choice, observer);
+            return Self::new(model, &calibration, sequences, choice, observer);
         }
         if bank {
             let network = network()?;
@@ -362,13 +350,13 @@ impl<'a> CalibratedReduction<'a> {
         Ok(())
     }
 
-    /// As [`CalibratedReduction::new_observed`], for a network that this crate need not be able to
+    /// As [`CalibratedReduction::new`], for a network that this crate need not be able to
     /// run: without sequences, so that no logits are compared. `weight` gives the metric of the
     /// input of a channel (layer, channel), e.g. from moments gathered by other means; `None` where
     /// that input is zero.
     ///
     /// # Errors
-    /// As [`CalibratedReduction::new_observed`].
+    /// As [`CalibratedReduction::new`].
     pub fn by_weights(
         model: &'a Model,
         calibration: &Calibration,

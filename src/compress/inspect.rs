@@ -63,21 +63,9 @@ pub struct ChannelSpectrum {
 /// Hankel singular values and stability of every channel of a model.
 ///
 /// # Errors
-/// [`CompressError::Channel`] when a factorisation fails. An unstable channel is no error: it is
-/// reported as such.
+/// [`CompressError::Channel`] when a factorisation fails; [`CompressError::Cancelled`]. An unstable
+/// channel is no error: it is reported as such.
 pub fn inspect(
-    model: &Model,
-    time: TimeBase,
-    realisation: Realisation,
-) -> Result<Vec<LayerSpectrum>, CompressError> {
-    inspect_observed(model, time, realisation, &())
-}
-
-/// As [`inspect`], with an observer of its progress.
-///
-/// # Errors
-/// As [`inspect`]; [`CompressError::Cancelled`].
-pub fn inspect_observed(
     model: &Model,
     time: TimeBase,
     realisation: Realisation,

@@ -23,7 +23,7 @@ pub use calibrated::{CalibratedLayer, ErrorCurve};
 pub(crate) use class::{note_of_units, whole_units};
 pub use distance::{kernel_distance, kernel_norm};
 use hankelite_control::ControlError;
-pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect, inspect_observed};
+pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect};
 pub(crate) use joint::{JointRecord, record_of_joint};
 pub use plan::{Method, PlanError, RealisationChoice, TimeBase};
 pub(crate) use plan::{Plan, Rule};

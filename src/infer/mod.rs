@@ -25,7 +25,7 @@ use hankelite_control::{Convolver, SystemError};
 pub(crate) use layer::StepSums;
 use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
-pub use norms::InputScale;
+pub use norms::input_scale;
 use rayon::prelude::*;
 pub use score::{Answers, Score};
 use single::Single;

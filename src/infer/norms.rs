@@ -5,55 +5,43 @@ use nalgebra::DMatrix;
 use crate::infer::{InferError, Network, Path};
 use crate::model::{BatchNorm, Model, Norm, Placement, Sequence};
 
-/// How the input of a layer compares with what the batch norm before it saw in training.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct InputScale {
-    /// Name of the layer.
-    pub layer: String,
-    /// Mean square about the mean of the training data, relative to their variance: the median over
-    /// the channels. About 1 for data like those of training, k² for inputs that are k times as large.
-    pub relative_power: f64,
-}
-
-impl InputScale {
-    /// Compares inputs of at most `length` steps with the training data, by the first layer whose input
-    /// comes out of a batch norm. `None` where no layer's does: a layer norm hides the scale. Costs a
-    /// [`Network`] and its layers before that one.
-    ///
-    /// # Errors
-    /// As [`Network::new`] and [`Network::logits`].
-    pub fn of(
-        model: &Model,
-        sequences: &[Sequence<'_>],
-        length: usize,
-    ) -> Result<Option<Self>, InferError> {
-        let Some((at, norm)) = first_batch_norm(model) else {
-            return Ok(None);
-        };
-        let network = Network::new(model, length, Path::Auto)?;
-        network.steps_of_all(sequences)?;
-        let mut squares = vec![0.0; norm.mean.len()];
-        let mut count = 0;
-        network.visit_inputs(sequences, at, |_, layer, input, steps| {
-            if layer == at {
-                add_squares(&mut squares, &norm.bias, input, steps);
-                count += steps;
-            }
-        })?;
-        let channels = squares.iter().enumerate();
-        let mut ratios: Vec<f64> = channels
-            .map(|(h, sum)| {
-                let kept = norm.variance[h] / (norm.variance[h] + norm.epsilon);
-                sum / (count as f64 * norm.weight[h].powi(2) * kept)
-            })
-            .filter(|ratio| ratio.is_finite())
-            .collect();
-        ratios.sort_by(f64::total_cmp);
-        Ok(ratios.get(ratios.len() / 2).map(|&median| Self {
-            layer: model.blocks()[at].name().to_string(),
-            relative_power: median,
-        }))
-    }
+/// How inputs of at most `length` steps compare with those of training: the name of the first layer
+/// whose input comes out of a batch norm, and the mean square of that about the mean of the training
+/// data, relative to their variance, the median over the channels. About 1 for data like those of
+/// training, k² for inputs that are k times as large. `None` where no layer has such an input: a layer
+/// norm hides the scale. Costs a [`Network`] and its layers before that one.
+///
+/// # Errors
+/// As [`Network::new`] and [`Network::logits`].
+pub fn input_scale(
+    model: &Model,
+    sequences: &[Sequence<'_>],
+    length: usize,
+) -> Result<Option<(String, f64)>, InferError> {
+    let Some((at, norm)) = first_batch_norm(model) else {
+        return Ok(None);
+    };
+    let network = Network::new(model, length, Path::Auto)?;
+    network.steps_of_all(sequences)?;
+    let mut squares = vec![0.0; norm.mean.len()];
+    let mut count = 0;
+    network.visit_inputs(sequences, at, |_, layer, input, steps| {
+        if layer == at {
+            add_squares(&mut squares, &norm.bias, input, steps);
+            count += steps;
+        }
+    })?;
+    let channels = squares.iter().enumerate();
+    let mut ratios: Vec<f64> = channels
+        .map(|(h, sum)| {
+            let kept = norm.variance[h] / (norm.variance[h] + norm.epsilon);
+            sum / (count as f64 * norm.weight[h].powi(2) * kept)
+        })
+        .filter(|ratio| ratio.is_finite())
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let median = ratios.get(ratios.len() / 2);
+    Ok(median.map(|&median| (model.blocks()[at].name().to_string(), median)))
 }
 
 /// The first layer whose input a batch norm gives, and that norm.

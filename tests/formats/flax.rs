@@ -221,7 +221,7 @@ fn calibrated(model: &Model, sequences: &[Sequence<'_>], settings: &Settings) ->
     let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
     let statistics = Calibration::gather(&network, sequences, "the test").unwrap();
     let choice = WeightChoice::Auto;
-    let reduction = CalibratedReduction::new(model, &statistics, sequences, choice).unwrap();
+    let reduction = CalibratedReduction::new(model, &statistics, sequences, choice, &()).unwrap();
     let made = reduction.reduce(settings).unwrap();
     assert_eq!(made.choice.known, Known::Network);
     assert_eq!(made.records.len(), model.blocks().len());
@@ -246,7 +246,8 @@ fn every_part_of_the_calibration_brings_the_logits_nearer() {
         let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
         let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
         let choice = WeightChoice::Auto;
-        let reduction = CalibratedReduction::new(model, &statistics, &sequences, choice).unwrap();
+        let reduction =
+            CalibratedReduction::new(model, &statistics, &sequences, choice, &()).unwrap();
         let white = reduction.logit_change(&white).unwrap().unwrap();
         let all = format!("{name}: white {white}, {truncated}, {refined}, {fitted}");
         assert!(refined < truncated && refined < 0.8 * white, "{all}");
@@ -262,7 +263,7 @@ fn shared_modes_and_bits_come_down_together_to_a_target_of_bytes() {
     let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
     let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
     let choice = WeightChoice::Auto;
-    let reduction = CalibratedReduction::new(model, &statistics, &sequences, choice).unwrap();
+    let reduction = CalibratedReduction::new(model, &statistics, &sequences, choice, &()).unwrap();
     let sizes = |parts| Sizes::new(&reduction, &[], parts).unwrap();
     let all = sizes(Parts::All);
     let full = all.full().total();
@@ -307,7 +308,7 @@ fn fewer_bytes_are_found_for_every_change_of_the_logits() {
     let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
     let choice = WeightChoice::Auto;
     let reduction =
-        CalibratedReduction::new(&checkpoint.model, &statistics, &sequences, choice).unwrap();
+        CalibratedReduction::new(&checkpoint.model, &statistics, &sequences, choice, &()).unwrap();
     let sizes = Sizes::new(&reduction, &[], Parts::All).unwrap();
     let mut before = sizes.full().total();
     for change in [0.02, 0.1, 0.5] {
@@ -413,7 +414,7 @@ fn what_needs_the_sequences_is_refused_without_them() {
     let network = Network::new(&checkpoint.model, LENGTH, InferPath::Auto).unwrap();
     let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
     let choice = WeightChoice::Auto;
-    let refused = CalibratedReduction::new(&checkpoint.model, &statistics, &[], choice);
+    let refused = CalibratedReduction::new(&checkpoint.model, &statistics, &[], choice, &());
     let message = refused.err().unwrap().to_string();
     assert!(
         message.contains("need the calibration sequences"),

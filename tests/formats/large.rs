@@ -606,7 +606,13 @@ fn hankel_values_are_those_of_an_independent_computation() {
     // Poles of the others are on the unit circle, or two of them are one.
     let all = all.filter(|name| *name == "linoss_im" || !name.contains("linoss_"));
     for name in all.chain(["centaurus_neck", "centaurus_pointwise", "centaurus_dws"]) {
-        let spectra = inspect(&open(name).model, TimeBase::Discrete, Realisation::Real).unwrap();
+        let spectra = inspect(
+            &open(name).model,
+            TimeBase::Discrete,
+            Realisation::Real,
+            &(),
+        )
+        .unwrap();
         let found = spectra.iter().map(|layer| &layer.channels[0]);
         let found: Vec<f64> = found
             .flat_map(|channel| channel.hankel_singular_values.clone())

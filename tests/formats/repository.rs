@@ -200,9 +200,14 @@ fn calibration_goes_through_the_last_norm() {
     let sequences = inputs.sequences();
     let network = Network::new(&full.model, LENGTH, Run::Double).unwrap();
     let calibration = Calibration::gather(&network, &sequences, "").unwrap();
-    let prepared =
-        CalibratedReduction::new(&full.model, &calibration, &sequences, WeightChoice::Auto)
-            .unwrap();
+    let prepared = CalibratedReduction::new(
+        &full.model,
+        &calibration,
+        &sequences,
+        WeightChoice::Auto,
+        &(),
+    )
+    .unwrap();
     let small = prepared
         .reduce(&Settings::new(TargetSize::Order(4)))
         .unwrap();

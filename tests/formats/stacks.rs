@@ -240,7 +240,8 @@ fn calibration_takes_dense_feedthroughs_and_exact_gelu() {
         let network = Network::new(model, LENGTH, InferPath::Auto).unwrap();
         let statistics = Calibration::gather(&network, &sequences, "the test").unwrap();
         let choice = WeightChoice::Auto;
-        let reduction = CalibratedReduction::new(model, &statistics, &sequences, choice).unwrap();
+        let reduction =
+            CalibratedReduction::new(model, &statistics, &sequences, choice, &()).unwrap();
         let settings = Settings::new(TargetSize::Order(3));
         let made = reduction.reduce(&settings).unwrap();
         let plan = Plan::new(Rule::Order(3)).unwrap();

@@ -357,7 +357,7 @@ fn any_other_model_is_refused() {
         let other = changed(&model, change);
         let error = calibration.check(&other).unwrap_err();
         assert!(matches!(error, CalibrateError::OtherModel(_)));
-        let error = CalibratedReduction::new(&other, &calibration, &[], WeightChoice::Auto)
+        let error = CalibratedReduction::new(&other, &calibration, &[], WeightChoice::Auto, &())
             .err()
             .unwrap();
         error.to_string()
@@ -499,7 +499,7 @@ fn mutated_files_never_panic() {
             // Whatever is read can be used or is refused; a few of them are tried.
             if read_back % 8 == 0
                 && let Ok(prepared) =
-                    CalibratedReduction::new(&model, &back, &[], WeightChoice::Auto)
+                    CalibratedReduction::new(&model, &back, &[], WeightChoice::Auto, &())
             {
                 let settings = Settings::new(TargetSize::Order(2));
                 drop(prepared.reduce(&settings));
@@ -549,7 +549,7 @@ fn reductions_are_equal_to_the_bit_for_any_number_of_threads() {
         let mut models = Vec::new();
         for choice in [WeightChoice::Moments, WeightChoice::Spectrum] {
             let prepared =
-                CalibratedReduction::new(&model, &calibration, &sequences, choice).unwrap();
+                CalibratedReduction::new(&model, &calibration, &sequences, choice, &()).unwrap();
             for settings in sizes().iter().rev().take(8) {
                 let found = prepared.reduce(settings).unwrap();
                 let record = serde_json::to_string(&(&found.records, &found.choice)).unwrap();
@@ -606,7 +606,8 @@ fn records_say_what_was_done() {
         (&sequences[..], WeightChoice::Spectrum),
         (&[], WeightChoice::Auto),
     ] {
-        let prepared = CalibratedReduction::new(&model, &calibration, sequences, choice).unwrap();
+        let prepared =
+            CalibratedReduction::new(&model, &calibration, sequences, choice, &()).unwrap();
         for settings in sizes() {
             let found = prepared.reduce(&settings);
             if settings.sequential && sequences.is_empty() {
@@ -631,7 +632,8 @@ fn more_states_bring_the_logits_nearer() {
     let (model, data) = (usual(), data(8));
     let (sequences, calibration) = (views(&data), gathered(&model, &data));
     let prepared =
-        CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
+        CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto, &())
+            .unwrap();
     let mut changes = Vec::new();
     for order in 1..=5 {
         let mut by_channel = Settings::new(TargetSize::Order(order));
@@ -652,7 +654,8 @@ fn more_states_bring_the_logits_nearer() {
 fn sizes_and_weights_out_of_range_are_named() {
     let (model, data) = (usual(), data(3));
     let (sequences, calibration) = (views(&data), gathered(&model, &data));
-    let prepared = CalibratedReduction::new(&model, &calibration, &[], WeightChoice::Auto).unwrap();
+    let prepared =
+        CalibratedReduction::new(&model, &calibration, &[], WeightChoice::Auto, &()).unwrap();
     let wrong = [
         TargetSize::Order(0),
         TargetSize::Order(6),
@@ -671,13 +674,13 @@ fn sizes_and_weights_out_of_range_are_named() {
             "{size:?}: {error}"
         );
     }
-    let error = CalibratedReduction::new(&model, &calibration, &[], WeightChoice::Moments)
+    let error = CalibratedReduction::new(&model, &calibration, &[], WeightChoice::Moments, &())
         .err()
         .unwrap();
     assert!(error.to_string().contains("sequences"), "{error}");
     let long = vec![0.0; 2 * LENGTH + 2];
     let wrong = [sequences[0], Sequence::Values(&long)];
-    let error = CalibratedReduction::new(&model, &calibration, &wrong, WeightChoice::Auto)
+    let error = CalibratedReduction::new(&model, &calibration, &wrong, WeightChoice::Auto, &())
         .err()
         .unwrap();
     assert!(error.to_string().starts_with("sequence 1: "), "{error}");
@@ -696,7 +699,8 @@ fn a_channel_without_input_does_not_stop_the_others() {
     let (sequences, calibration) = (views(&data), gathered(&model, &data));
     assert!(calibration.layers()[0].statistics.weight(1).is_none());
     for choice in [WeightChoice::Moments, WeightChoice::Spectrum] {
-        let prepared = CalibratedReduction::new(&model, &calibration, &sequences, choice).unwrap();
+        let prepared =
+            CalibratedReduction::new(&model, &calibration, &sequences, choice, &()).unwrap();
         for settings in [
             Settings::new(TargetSize::Order(2)),
             Settings::new(TargetSize::Budget(0.4)),
@@ -738,7 +742,7 @@ fn a_real_model_keeps_its_accuracy_at_a_quarter_and_an_eighth_of_its_states() {
     let calibration = Calibration::gather(&network, &sequences, "digits").unwrap();
     // Moments take three times as long and give 98.6 and 96.6 %.
     let choice = WeightChoice::Spectrum;
-    let prepared = CalibratedReduction::new(&model, &calibration, &sequences, choice).unwrap();
+    let prepared = CalibratedReduction::new(&model, &calibration, &sequences, choice, &()).unwrap();
     for (order, least) in [(8, 0.95), (4, 0.90)] {
         let found = prepared
             .reduce(&Settings::new(TargetSize::Order(order)))
@@ -768,7 +772,8 @@ fn a_fit_to_the_logits_brings_them_nearer_and_survives_single_precision() {
     for model in every_model() {
         let (sequences, calibration) = (views(fitted_on), gathered(&model, fitted_on));
         let prepared =
-            CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
+            CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto, &())
+                .unwrap();
         for order in [1, 2, 3] {
             let mut settings = Settings::new(TargetSize::Order(order));
             let fitted = prepared.reduce(&settings).unwrap();
@@ -810,7 +815,8 @@ fn a_fit_to_the_logits_holds_on_other_sequences() {
     let (fitted_on, others) = data.split_at(64);
     let (sequences, calibration) = (views(fitted_on), gathered(&model, fitted_on));
     let prepared =
-        CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto).unwrap();
+        CalibratedReduction::new(&model, &calibration, &sequences, WeightChoice::Auto, &())
+            .unwrap();
     let mut settings = Settings::new(TargetSize::Order(1));
     let fitted = prepared.reduce(&settings).unwrap();
     settings.fit_logits = false;
@@ -818,7 +824,7 @@ fn a_fit_to_the_logits_holds_on_other_sequences() {
     let others = views(others);
     let calibration = gathered(&model, &data[64..]);
     let judge =
-        CalibratedReduction::new(&model, &calibration, &others, WeightChoice::Auto).unwrap();
+        CalibratedReduction::new(&model, &calibration, &others, WeightChoice::Auto, &()).unwrap();
     let change = |model: &Model| judge.logit_change(model).unwrap().unwrap();
     let (before, after) = (change(&plain.model), change(&fitted.model));
     assert!(fitted.choice.fit.unwrap().steps > 0);
@@ -910,7 +916,7 @@ fn a_reducer_does_what_its_parts_do() {
     let calibration = gathered(&model, &data);
     let auto = WeightChoice::Auto;
     for known in [&sequences[..], &[]] {
-        let balanced = CalibratedReduction::new(&model, &calibration, known, auto).unwrap();
+        let balanced = CalibratedReduction::new(&model, &calibration, known, auto, &()).unwrap();
         let expected = balanced
             .reduce(&Settings::new(TargetSize::Order(2)))
             .unwrap();
@@ -946,7 +952,8 @@ fn sequences_alone_give_what_they_give_with_their_statistics() {
     ];
     let settings = Settings::new(TargetSize::Budget(0.5));
     for (choice, weight) in choices {
-        let expected = CalibratedReduction::new(&model, &gathered, &sequences, choice).unwrap();
+        let expected =
+            CalibratedReduction::new(&model, &gathered, &sequences, choice, &()).unwrap();
         let expected = expected.reduce(&settings).unwrap();
         let found = CalibratedReduction::of_sequences(&model, run, choice, &()).unwrap();
         let found = found.reduce(&settings).unwrap();
@@ -1015,7 +1022,7 @@ fn statistics_and_moments_of_other_origin_give_the_same_reduction() {
     };
     let found = CalibratedReduction::by_weights(&model, &made, weight, &()).unwrap();
     let moments = WeightChoice::Moments;
-    let expected = CalibratedReduction::new(&model, &gathered, &sequences, moments).unwrap();
+    let expected = CalibratedReduction::new(&model, &gathered, &sequences, moments, &()).unwrap();
     // The products are summed in another order.
     for refinement in [Refinement::Residues, Refinement::Full] {
         let mut settings = Settings::new(TargetSize::Order(2));

@@ -3,7 +3,7 @@
 use hankelite::control::nalgebra::DMatrix;
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, Time};
-use hankelite::infer::{InputScale, Network, Path};
+use hankelite::infer::{Network, Path, input_scale};
 use hankelite::model::{
     BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts,
     Nonlinearity, Norm, OutputLinear, Placement, Sequence,
@@ -293,17 +293,17 @@ fn batch_norms_tell_inputs_of_another_scale() {
     };
     let power = |model: &Model, factor: f32| {
         let scaled: Vec<f32> = values.iter().map(|x| x * factor).collect();
-        InputScale::of(model, &[Sequence::Values(&scaled)], length).unwrap()
+        input_scale(model, &[Sequence::Values(&scaled)], length).unwrap()
     };
     let model = with(norm.clone(), Placement::Pre);
     let (own, tripled) = (power(&model, 1.0).unwrap(), power(&model, 3.0).unwrap());
-    assert_eq!(own.layer, "layers.0");
-    assert!((own.relative_power - 1.0).abs() < 0.2, "{own:?}");
-    let ratio = tripled.relative_power / own.relative_power;
+    assert_eq!(own.0, "layers.0");
+    assert!((own.1 - 1.0).abs() < 0.2, "{own:?}");
+    let ratio = tripled.1 / own.1;
     assert!((ratio - 9.0).abs() < 1e-3, "{ratio}");
     // After a layer, the norm tells of the next one's input.
     let later = power(&with(norm, Placement::Post), 1.0).unwrap();
-    assert!(later.relative_power.is_finite());
+    assert!(later.1.is_finite());
     assert_eq!(
         power(&with(layer_norm(CHANNELS), Placement::Pre), 3.0),
         None

@@ -46,7 +46,7 @@ fn with_sizes(
     let network = Network::new(&model, LENGTH, Run::Auto).unwrap();
     let calibration = Calibration::gather(&network, used, "tones").unwrap();
     let choice = WeightChoice::Auto;
-    let prepared = CalibratedReduction::new(&model, &calibration, used, choice).unwrap();
+    let prepared = CalibratedReduction::new(&model, &calibration, used, choice, &()).unwrap();
     test(
         &prepared,
         &Sizes::new(&prepared, other, parts).unwrap(),
@@ -197,7 +197,7 @@ fn targets_out_of_reach_are_refused() {
     let network = Network::new(&model, LENGTH, Run::Auto).unwrap();
     let calibration = Calibration::gather(&network, &few, "tones").unwrap();
     let choice = WeightChoice::Auto;
-    let prepared = CalibratedReduction::new(&model, &calibration, &few, choice).unwrap();
+    let prepared = CalibratedReduction::new(&model, &calibration, &few, choice, &()).unwrap();
     let error = Sizes::new(&prepared, &[], Parts::All).err().unwrap();
     let expected = "4 calibration sequences, expected at least 8: ";
     assert!(error.to_string().starts_with(expected), "{error}");

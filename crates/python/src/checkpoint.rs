@@ -10,7 +10,7 @@ use hankelite::calibrate::{
 };
 use hankelite::checkpoint::{Family, Provenance, from_tensors};
 use hankelite::compress::{
-    LayerRecord, LayerSpectrum, Method, RealisationChoice, TimeBase, inspect_observed,
+    LayerRecord, LayerSpectrum, Method, RealisationChoice, TimeBase, inspect,
 };
 use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
@@ -168,7 +168,7 @@ impl Checkpoint {
         let realisation: Realisation = parse(realisation)?;
         let model = &self.0.model;
         let spectra = watched(py, progress.as_ref(), |observer| {
-            inspect_observed(model, time, realisation, observer)
+            inspect(model, time, realisation, observer)
         })?;
         let spectra = spectra.map_err(Failure::from)?;
         let layers = spectra.into_iter();

@@ -80,7 +80,7 @@ impl Gathered {
                 |layer, h| InputWeight::of_products(&self.products[layer][h]),
                 observer,
             )?,
-            false => CalibratedReduction::new_observed(
+            false => CalibratedReduction::new(
                 model,
                 &calibration,
                 &[],

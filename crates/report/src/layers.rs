@@ -3,8 +3,7 @@
 use hankelite::ProgressSink;
 use hankelite::calibrate::{Calibration, LayerCalibration};
 use hankelite::compress::{
-    ChannelSpectrum, CompressError, LayerRecord, LayerSpectrum, TimeBase, inspect_observed,
-    kernel_distance,
+    ChannelSpectrum, CompressError, LayerRecord, LayerSpectrum, TimeBase, inspect, kernel_distance,
 };
 use hankelite::model::{Block, Model};
 use hankelite_control::{
@@ -98,13 +97,13 @@ impl Plotted<'_> {
     /// The curves of all layers.
     ///
     /// # Errors
-    /// Models of other layers or channels, and as [`inspect_observed`].
+    /// Models of other layers or channels, and as [`inspect`].
     pub fn layers(&self, sink: &dyn ProgressSink) -> Result<Vec<LayerSummary>, ReportError> {
         let blocks = self.full.blocks();
         if let Some(reduced) = self.reduced {
             require_alike(self.full, reduced)?;
         }
-        let spectra = inspect_observed(self.full, TimeBase::Discrete, Realisation::Real, sink)?;
+        let spectra = inspect(self.full, TimeBase::Discrete, Realisation::Real, sink)?;
         let channels: usize = blocks.iter().map(|b| b.all_systems().count()).sum();
         let detail = match channels >= CHANNELS_MANY {
             true => COARSE,

@@ -21,7 +21,7 @@ pub use cut::Request;
 pub use given::{Known, Sample};
 use hankelite::archive::ReadAt;
 use hankelite::checkpoint::{Checkpoint, Provenance, read_dynamics_of_files, read_files};
-use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
+use hankelite::compress::{LayerSpectrum, TimeBase, inspect};
 use hankelite::model::{Encoder, InputKind};
 use hankelite::rounding::Storage;
 use hankelite::target::Size;
@@ -157,7 +157,7 @@ impl Session {
     /// The spectra of all layers, and what is known of the file.
     ///
     /// # Errors
-    /// As [`inspect_observed`].
+    /// As [`inspect`].
     pub fn inspect(&self, sink: &dyn ProgressSink) -> Result<Opened<'_>, Fault> {
         let known = &self.checkpoint;
         let time = Suited::to(known).time;
@@ -192,7 +192,7 @@ impl Session {
         sink: &dyn ProgressSink,
     ) -> Result<Vec<LayerSpectrum>, Fault> {
         let known = &self.checkpoint;
-        let spectra = inspect_observed(&known.model, time, Realisation::Real, sink)?;
+        let spectra = inspect(&known.model, time, Realisation::Real, sink)?;
         let layers = spectra.into_iter().enumerate();
         let layers = layers.map(|(index, one)| Ok(one.with_steps(known.steps_of_modes(index)?)));
         layers.collect()

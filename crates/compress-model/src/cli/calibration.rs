@@ -11,7 +11,7 @@ use hankelite::calibrate::{
 };
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::{Allocation, kernel_norm};
-use hankelite::infer::{InputScale, Network, Path as InferPath};
+use hankelite::infer::{Network, Path as InferPath, input_scale};
 use hankelite::model::{Block, Encoder, InputKind, InputSignal, Model, Sequence};
 use hankelite_archive::check_destination;
 use hankelite_control::Refinement;
@@ -549,7 +549,7 @@ pub(super) fn prepare<'a>(
             CalibratedReduction::of_captured(model, calibration, captured, weight, bars)?
         }
         (Some(calibration), None) => {
-            CalibratedReduction::new_observed(model, calibration, listed, weight, bars)?
+            CalibratedReduction::new(model, calibration, listed, weight, bars)?
         }
         (None, _) => {
             let run = CalibrationRun {
@@ -629,14 +629,13 @@ fn remark_on_scale(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let few = &listed[..listed.len().min(SCALE_SEQUENCES)];
-    if let Some(scale) = InputScale::of(model, few, length)?
-        && !(1.0 / SCALE_MAX..=SCALE_MAX).contains(&scale.relative_power.sqrt())
+    if let Some((layer, power)) = input_scale(model, few, length)?
+        && !(1.0 / SCALE_MAX..=SCALE_MAX).contains(&power.sqrt())
     {
         let text = format!(
-            "the input of {} is {} times as large as its batch norm saw in training: scale the sequences as in \
+            "the input of {layer} is {} times as large as its batch norm saw in training: scale the sequences as in \
              training",
-            scale.layer,
-            short(scale.relative_power.sqrt())
+            short(power.sqrt())
         );
         printer.note("warning", &text);
         return Ok(());

@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::Args;
 use hankelite::calibrate::step_statistics;
 use hankelite::checkpoint::{Checkpoint, Provenance};
-use hankelite::compress::{LayerSpectrum, TimeBase, inspect_observed};
+use hankelite::compress::{LayerSpectrum, TimeBase, inspect};
 use hankelite::infer::{Network, Path};
 use hankelite::measure::{LayerMeasure, layer_measure};
 use hankelite::{Declared, Suited};
@@ -145,7 +145,7 @@ fn layers(
     realisation: Realisation,
     printer: &Printer,
 ) -> anyhow::Result<Vec<Layer>> {
-    let spectra = inspect_observed(&checkpoint.model, time, realisation, &Bars::new(printer))?;
+    let spectra = inspect(&checkpoint.model, time, realisation, &Bars::new(printer))?;
     let layers = spectra.into_iter().enumerate();
     let layers = layers.map(|(index, spectrum)| {
         Ok(Layer {

@@ -228,7 +228,7 @@ impl ReducingTraining<'_> {
         folder: Option<&Folder>,
     ) -> Result<Option<TrainableNetwork>, TrainError> {
         let model = network.to_model()?;
-        let spectra = inspect(&model, TimeBase::Discrete, Realisation::Real)?;
+        let spectra = inspect(&model, TimeBase::Discrete, Realisation::Real, &())?;
         let orders: Vec<usize> = spectra.iter().map(|l| self.settings.order(l)).collect();
         let before: Vec<usize> = spectra.iter().map(|layer| layer.order).collect();
         if orders == before {
