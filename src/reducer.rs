@@ -58,11 +58,10 @@ enum Requested<'a> {
 
 /// A reduction, setting by setting.
 ///
-/// One size is needed. Without calibration that is [`Reducer::order`], [`Reducer::energy`] or
-/// [`Reducer::tolerance`], with calibration [`Reducer::order`], [`Reducer::budget`] or
-/// [`Reducer::max_error`]; the last one given counts. With sequences the whole model, states and maps
-/// together, is brought to [`Reducer::times`], [`Reducer::bytes`], [`Reducer::microseconds`] and
-/// [`Reducer::change`]: all that are given; or, by [`Reducer::within`], as small as its accuracy
+/// One size is needed, and the last one given counts. Without calibration that is [`Reducer::order`] or
+/// [`Reducer::rule`], with calibration [`Reducer::order`] or [`Reducer::target`]. With sequences the whole
+/// model, states and maps together, is brought to [`Reducer::times`] fewer bytes or within
+/// [`Reducer::whole`], or, by [`Reducer::within`], made as small as its accuracy
 /// allows. All other settings of both ways have their defaults: [`Plan`] with [`crate::reduce`], or
 /// [`Settings`] with [`CalibratedReduction`], set them.
 ///
@@ -160,47 +159,25 @@ impl<'a> Reducer<'a> {
         self.sized(Requested::Rule(Rule::Order(order)))
     }
 
-    /// The smallest order of each channel that keeps this share of Σ σ_j², above 0 and at most 1.
-    pub fn energy(self, share: f64) -> Self {
-        self.sized(Requested::Rule(Rule::Energy(share)))
+    /// The order of each channel by a rule, without calibration.
+    pub fn rule(self, rule: Rule) -> Self {
+        self.sized(Requested::Rule(rule))
     }
 
-    /// The smallest order of each channel whose error bound 2 Σ_{j>q} σ_j is at most this times σ₁.
-    pub fn tolerance(self, tolerance: f64) -> Self {
-        self.sized(Requested::Rule(Rule::Tolerance(tolerance)))
-    }
-
-    /// This share of all states, above 0 and at most 1, shared among the layers.
-    pub fn budget(self, share: f64) -> Self {
-        self.sized(Requested::Target(TargetSize::Budget(share)))
-    }
-
-    /// The fewest states with which the output error of all channels together, relative to their
-    /// output, is at most this.
-    pub fn max_error(self, error: f64) -> Self {
-        self.sized(Requested::Target(TargetSize::Error(error)))
+    /// The states of all channels together, with calibration: a share of them, or the fewest for an error.
+    pub fn target(self, size: TargetSize) -> Self {
+        self.sized(Requested::Target(size))
     }
 
     /// The whole model in this many times fewer bytes than in single precision, above 1: image and state
     /// of one stream together.
     pub fn times(self, times: f64) -> Self {
-        self.limited(|whole| whole.times = Some(times))
+        self.whole(WholeSize::times(times))
     }
 
-    /// The whole model in at most so many bytes, image and state of one stream together.
-    pub fn bytes(self, bytes: usize) -> Self {
-        self.limited(|whole| whole.bytes = Some(bytes))
-    }
-
-    /// A step of the whole model's image in at most so many microseconds on this machine.
-    pub fn microseconds(self, microseconds: f64) -> Self {
-        self.limited(|whole| whole.microseconds = Some(microseconds))
-    }
-
-    /// The fewest bytes of the whole model with which the logits of every fifth sequence, held out,
-    /// change by at most this share.
-    pub fn change(self, change: f64) -> Self {
-        self.limited(|whole| whole.change = Some(change))
+    /// The whole model within a size: bytes, the time of a step, the change of the logits.
+    pub fn whole(self, size: WholeSize) -> Self {
+        self.sized(Requested::Whole(size))
     }
 
     /// What a size of the whole model makes smaller. Default: all.
@@ -213,15 +190,6 @@ impl<'a> Reducer<'a> {
     /// the calibration uses: about 2,000 tell half a point apart.
     pub fn within(self, points: f64, labelled: &'a [Sequence<'a>], labels: &'a [usize]) -> Self {
         self.sized(Requested::Within(points, (labelled, labels)))
-    }
-
-    fn limited(self, limit: impl FnOnce(&mut WholeSize)) -> Self {
-        let mut whole = match self.size {
-            Some(Requested::Whole(whole)) => whole,
-            _ => WholeSize::default(),
-        };
-        limit(&mut whole);
-        self.sized(Requested::Whole(whole))
     }
 
     fn sized(self, size: Requested<'a>) -> Self {
@@ -285,22 +253,22 @@ impl<'a> Reducer<'a> {
                 "one of them: calibration balances, truncates and refines",
             ),
             (Some(Requested::Rule(Rule::Order(order))), true) => {
-                Ok(self.weighted(TargetSize::Order(order))?)
+                Ok(self.calibrated_to(TargetSize::Order(order))?)
             }
             (Some(Requested::Rule(_)), true) => wrong(
                 "an energy or a tolerance with calibration",
                 "an order, a budget or a largest error",
             ),
-            (Some(Requested::Target(size)), true) => Ok(self.weighted(size)?),
-            (Some(Requested::Whole(size)), true) => self.whole(|sizes| sizes.meet(&size)),
+            (Some(Requested::Target(size)), true) => Ok(self.calibrated_to(size)?),
+            (Some(Requested::Whole(size)), true) => self.sized_whole(|sizes| sizes.meet(&size)),
             (Some(Requested::Within(points, labelled)), true) => {
-                self.whole(|sizes| self.smallest(sizes, points, labelled))
+                self.sized_whole(|sizes| self.smallest(sizes, points, labelled))
             }
         }
     }
 
     /// A model of one of the sizes that the calibration sequences, but those held out, make.
-    fn whole(
+    fn sized_whole(
         &self,
         choose: impl FnOnce(&Sizes<'_>) -> Result<Targeted, TargetError>,
     ) -> Result<Reduction, TargetError> {
@@ -371,7 +339,7 @@ impl<'a> Reducer<'a> {
         })
     }
 
-    fn weighted(&self, size: TargetSize) -> Result<Reduction, CalibrateError> {
+    fn calibrated_to(&self, size: TargetSize) -> Result<Reduction, CalibrateError> {
         let sequences = self.sequences.unwrap_or_default();
         let origin = origin(sequences);
         let balanced = self.balanced(sequences, &origin)?;

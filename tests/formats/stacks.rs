@@ -58,7 +58,7 @@ fn logits_are_those_of_the_original_formulas() {
     for name in FILES {
         let checkpoint = opened(name);
         assert!(
-            !checkpoint.is_layers_alone() && checkpoint.carried().len() == 0,
+            !checkpoint.is_layers_alone() && checkpoint.carried().is_empty(),
             "{name}"
         );
         let found = logits(&checkpoint.model, &data.sequences(name));

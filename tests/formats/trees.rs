@@ -227,7 +227,7 @@ fn a_layer_that_is_applied_twice_runs_twice_and_stays_one() {
 #[test]
 fn a_table_of_tokens_that_is_the_decoder_too_stays_one() {
     let checkpoint = open("tied_ends");
-    assert!(checkpoint.model.encoder().is_some() && checkpoint.carried().len() == 0);
+    assert!(checkpoint.model.encoder().is_some() && checkpoint.carried().is_empty());
     let counted = numbers(&file("tied_ends"), |name| name == "encoder.weight");
     assert_eq!(checkpoint.parameters().unwrap(), counted);
     let out = tempfile::tempdir().unwrap();

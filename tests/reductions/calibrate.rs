@@ -16,7 +16,7 @@ use hankelite::model::{
     Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Nonlinearity,
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
-use hankelite::target::TargetError;
+use hankelite::target::{TargetError, WholeSize};
 use hankelite::{Declared, Plan, ProgressSink, Reducer, Rule, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement, Time};
@@ -868,7 +868,8 @@ fn is_cancelled(error: &TargetError) -> bool {
 fn every_stage_is_reported_and_can_be_cancelled() {
     let (model, data) = (usual(), data(9));
     let sequences = views(&data);
-    let reducer = Reducer::new(&model).calibrated(&sequences).budget(0.5);
+    let reducer = Reducer::new(&model).calibrated(&sequences);
+    let reducer = reducer.target(TargetSize::Budget(0.5));
     let recorder = Recorder::default();
     let _ = reducer.clone().observer(&recorder).run().unwrap();
     let stages = recorder.stages.lock().unwrap().clone();
@@ -910,7 +911,11 @@ fn a_reducer_does_what_its_parts_do() {
     let plan = Plan::new(Rule::Energy(0.9)).unwrap();
     let plan = plan.with_method(Method::H2Optimal).unwrap();
     let expected = reduce(&model, &plan).unwrap();
-    let found = reducer.clone().method(Method::H2Optimal).energy(0.9).run();
+    let found = reducer
+        .clone()
+        .method(Method::H2Optimal)
+        .rule(Rule::Energy(0.9))
+        .run();
     let found = found.unwrap();
     assert!(found.model == expected.model && found.choice.is_none());
     let calibration = gathered(&model, &data);
@@ -1052,10 +1057,13 @@ fn settings_of_a_reducer_that_do_not_go_together_are_named() {
     let calibrated = white.clone().calibrated(&sequences);
     let wrong = [
         (white.clone(), "no size"),
-        (white.clone().budget(0.5), "a budget"),
-        (white.max_error(0.1), "a budget or a largest error"),
+        (white.clone().target(TargetSize::Budget(0.5)), "a budget"),
         (
-            calibrated.clone().tolerance(0.1),
+            white.target(TargetSize::Error(0.1)),
+            "a budget or a largest error",
+        ),
+        (
+            calibrated.clone().rule(Rule::Tolerance(0.1)),
             "an energy or a tolerance",
         ),
         (
@@ -1064,7 +1072,7 @@ fn settings_of_a_reducer_that_do_not_go_together_are_named() {
         ),
         (Reducer::new(&model).times(4.0), "a size of the whole model"),
         (
-            calibrated.clone().statistics(&gathered).bytes(2000),
+            calibrated.clone().statistics(&gathered).times(2.0),
             "statistics with a size of the whole model",
         ),
     ];
@@ -1088,14 +1096,15 @@ fn a_reducer_brings_a_whole_model_to_its_sizes() {
     let whole = half.whole.unwrap();
     assert!(2 * whole.size.total() <= whole.full.total());
     assert!(whole.held_out_change.is_some() && half.choice.is_none());
-    let same = reducer.clone().bytes(whole.full.total() / 2).run().unwrap();
+    let mut size = WholeSize {
+        bytes: Some(whole.full.total() / 2),
+        ..WholeSize::default()
+    };
+    let same = reducer.clone().whole(size).run().unwrap();
     assert!(same.model == half.model);
     // The tighter of two limits holds.
-    let both = reducer
-        .times(1.5)
-        .bytes(whole.full.total() / 2)
-        .run()
-        .unwrap();
+    size.times = Some(1.5);
+    let both = reducer.whole(size).run().unwrap();
     assert!(both.model == half.model);
 }
 

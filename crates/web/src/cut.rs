@@ -9,7 +9,7 @@ use hankelite::checkpoint::{Provenance, read_files};
 use hankelite::compress::{LayerRecord, reduce_observed};
 use hankelite::model::Model;
 use hankelite::rounding::{Storage, StorageChoice};
-use hankelite::target::Size;
+use hankelite::target::{Size, WholeSize};
 use hankelite::{Plan, ProgressSink, Reducer, Rule, Suited};
 use serde::Deserialize;
 
@@ -183,14 +183,13 @@ impl Session {
         sink: &dyn ProgressSink,
     ) -> Result<Smaller, Fault> {
         let sequences = listed(&given.calibrating);
-        let mut reducer = Reducer::new(&self.checkpoint.model).calibrated(&sequences);
-        if let Some(times) = request.times {
-            reducer = reducer.times(times);
-        }
-        if let Some(bytes) = request.bytes {
-            reducer = reducer.bytes(bytes);
-        }
-        let made = reducer.observer(sink).run()?;
+        let reducer = Reducer::new(&self.checkpoint.model).calibrated(&sequences);
+        let size = WholeSize {
+            times: request.times,
+            bytes: request.bytes,
+            ..WholeSize::default()
+        };
+        let made = reducer.whole(size).observer(sink).run()?;
         let method = "states and maps to a target, balanced for the layers' inputs, refined";
         let mut note = self.note(method.to_string(), &made.records)?;
         note.calibration = Some(given.origin.clone());
