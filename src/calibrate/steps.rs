@@ -57,7 +57,7 @@ impl Gather for Moments {
 /// the result does not depend on their number. Memory O(L H) for each layer and thread.
 ///
 /// # Errors
-/// As [`Network::logits_of_all`]; [`InferError::no_sequences()`]; [`InferError::Steps`].
+/// As [`Network::logits_of_all`]; [`InferError`] for no sequences; [`InferError::Statistics`].
 pub fn step_statistics(
     network: &Network<'_>,
     sequences: &[Sequence<'_>],
