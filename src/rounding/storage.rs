@@ -59,7 +59,7 @@ pub struct LayerStorage {
     pub shared: SharedStorage,
     /// Poles, residues, feedthroughs, the norm, and the bias of the map. The poles and a diagonal D
     /// of a system that all channels share stay in single precision.
-    pub numbers: Numbers,
+    pub(crate) numbers: Numbers,
 }
 
 /// How the matrices of a system that all channels share are stored.
@@ -109,7 +109,7 @@ pub struct Storage {
     /// The head.
     pub head: MapStorage,
     /// Biases of encoder and head, and the last norm.
-    pub numbers: Numbers,
+    pub(crate) numbers: Numbers,
 }
 
 impl Storage {
