@@ -22,6 +22,7 @@ PUBLISHED = {"Sequential MNIST": (6.25, 96.0, "Zhao et al., 2025,\ntrained")}
 LOWEST = {"Sequential MNIST": 94.6, "Sequential CIFAR-10": 70.6}
 KINDS = [
     ("hankelite, states and maps", r"both,", "#0f62ac", "o"),
+    ("trained at its bits", r"trained,", "#c2410c", "P"),
     ("states alone", r"states alone", "#2a9d6f", "s"),
     ("maps alone, planned", r"maps alone, planned", "#8a5cc2", "^"),
     ("PyTorch, dynamic int8", r"PyTorch, dynamic", "#d1552b", "D"),
@@ -84,7 +85,7 @@ def panel(axes, title):
     name = f"PyTorch, magnitude pruning to 1/2: {number(pruned[5])} %"
     axes.plot([2], [LOWEST[title]], color="#d1552b", marker="v", linestyle="none", label=name, clip_on=False)
     axes.set_xscale("log")
-    axes.set_xticks([1, 2, 4, 6, 8, 12], ["1", "1/2", "1/4", "1/6", "1/8", "1/12"])
+    axes.set_xticks([1, 2, 4, 6, 8, 12, 16], ["1", "1/2", "1/4", "1/6", "1/8", "1/12", "1/16"])
     axes.minorticks_off()
     axes.set_ylim(bottom=LOWEST[title])
     axes.set_xlabel("bytes of weights and state")

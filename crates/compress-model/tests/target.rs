@@ -147,6 +147,81 @@ fn the_bits_that_a_target_chose_are_packed_and_trained() {
 }
 
 #[test]
+fn one_command_reduces_and_trains_at_the_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (small, image, card) = (path("a.safetensors"), path("a.edge"), path("a.md"));
+    let data = "waves:length=256,count=400,held_out=50";
+    let start = ["reduce", MODEL, "--calibrate", data, "--sequences", "50"];
+    let train = ["--times", "10", "--train", "--epochs", "2", "--data", data];
+    let places = ["--output", &small, "--image", &image, "--card", &card];
+    let all = [&start[..], &train, &places].concat();
+    let document = json(&all);
+    let trained = &document["trained"];
+    // A tenth of 400 sequences is held out; the default is 50 a step.
+    assert_eq!(trained["sequences"], 360);
+    assert_eq!(trained["steps"], 16);
+    let loss = |measured: &Value| measured["loss"].as_f64().unwrap();
+    let (before, after) = (loss(&trained["before"]), loss(&trained["validation"]));
+    assert!(after < 0.7 * before, "{before} {after}");
+    // The image is that of the trained checkpoint, in as many bytes as before.
+    let bytes = std::fs::read(&image).unwrap();
+    assert_eq!(packed(&small, folder.path(), &[]), bytes);
+    let size = &document["size"];
+    assert_eq!(size["weights"].as_u64().unwrap(), bytes.len() as u64);
+    assert!(10 * total(size) <= total(&document["size_before"]));
+    let shown = json(&["evaluate", &small, "--data", data]);
+    let shown = shown.get("models").map_or(&shown, |models| &models[0]);
+    assert_eq!(document["after"]["accuracy"], shown["accuracy"]);
+    let card = std::fs::read_to_string(&card).unwrap();
+    assert!(
+        card.contains("| trained | 16 steps on 360 sequences"),
+        "{card}"
+    );
+    assert!(!card.contains("no training"), "{card}");
+    // The folder of the run keeps the same training, which ends where it ended.
+    let again = run(&all);
+    assert_eq!(again.status.code(), Some(1));
+    let resumed = json(&[&all[..], &["--resume"]].concat());
+    assert_eq!(resumed["trained"]["validation"], trained["validation"]);
+    assert_eq!(std::fs::read(&image).unwrap(), bytes);
+    let other: Vec<&str> = all
+        .iter()
+        .map(|&a| if a == "10" { "5" } else { a })
+        .collect();
+    let other = run(&[&other[..], &["--resume"]].concat());
+    assert_eq!(other.status.code(), Some(1), "another start goes on");
+}
+
+#[test]
+fn a_training_that_cannot_be_scored_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rows.csv").display().to_string();
+    std::fs::write(&file, "0,1,2\n".repeat(20)).unwrap();
+    let small = folder.path().join("s.pth").display().to_string();
+    let start = ["reduce", MODEL, "--train", "--output", &small];
+    let refused = |more: &[&str]| {
+        let output = run(&[&start[..], more].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), stderr)
+    };
+    let (code, text) = refused(&["--order", "4"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(
+        text.contains("retrain small.pth --teacher model.pth"),
+        "{text}"
+    );
+    for more in [
+        &["--data", &file][..],
+        &["--calibrate", &file, "--data", &file, "--times", "6"],
+    ] {
+        let (code, text) = refused(more);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("has no parts"), "{text}");
+    }
+}
+
+#[test]
 fn bytes_and_change_are_kept_to() {
     let document = reduced(&["--max-bytes", "9k", "--dry-run"]);
     assert!(total(&document["size"]) <= 9_000);

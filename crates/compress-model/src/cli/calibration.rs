@@ -66,6 +66,12 @@ impl Sequences {
         Self { part, ..self }
     }
 
+    /// That draws them.
+    #[cfg(feature = "train")]
+    pub(super) fn seed(&self) -> u64 {
+        self.calibration_seed
+    }
+
     /// No more of them than this.
     pub(super) fn at_most(self, most: usize) -> Self {
         let count = self.count.min(most);

@@ -13,6 +13,8 @@ mod report;
 mod rounding;
 mod storage;
 mod target;
+#[cfg(feature = "train")]
+mod training;
 
 use std::path::Path;
 use std::time::Instant;
@@ -31,7 +33,7 @@ use serde::Serialize;
 
 pub(super) use arguments::Arguments;
 
-use crate::cli::calibration::{CalibrationData, Form, Needed, prepare};
+use crate::cli::calibration::{CalibrationData, Needed, prepare};
 use crate::cli::common::open;
 use crate::cli::image::require_network;
 use crate::cli::printer::Printer;
@@ -95,11 +97,8 @@ struct Document<'a> {
 pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()> {
     let start = Instant::now();
     arguments.check()?;
-    if arguments.is_without_size() {
+    if arguments.is_whole() {
         return target::run(&arguments.with_places(), start, printer);
-    }
-    if arguments.target.is_set() && arguments.form() == Form::Image {
-        return target::run(arguments, start, printer);
     }
     if arguments.is_of_layers_alone() {
         return layerwise::run(arguments, start, printer);
@@ -270,6 +269,7 @@ impl Document<'_> {
             parameters: [self.parameters_before, self.parameters_after],
             scores: both(&self.before, &self.after),
             made,
+            trained: None,
             changes: [
                 on("", made.logit_change),
                 on(" on sequences held out", self.held_out_change),

@@ -16,7 +16,7 @@ use hankelite_train::{
     Best, Composed, Folder, Outcome, Place, Recipe, Start, Stop, Terms, Training, TrialOutcome,
     require_suitable,
 };
-use settings::{Options, Settings};
+pub(super) use settings::{Options, Settings};
 
 use crate::cli::common::{Declarations, Input, open, require_length};
 use crate::cli::printer::Printer;
@@ -82,50 +82,94 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         .transpose()?;
     let sets = settings.data()?.read(settings.file.train.seed, printer)?;
     settings.settle(&sets);
-    require_suitable(&checkpoint.model, &sets.train)?;
-    require_length(&checkpoint, sets.train.length())?;
-    terms::require_filters(&checkpoint.model, &settings.terms())?;
     if let Some(note) = settings.note(&checkpoint) {
         printer.note("note", &note);
     }
-    let way = Way {
+    let retraining = Retraining {
         settings: &settings,
-        beside: &settings.terms(),
-        device: arguments.device,
-    };
-    let start = way.start(&checkpoint, full.as_ref(), &sets.train, printer)?;
-    let recipe = &settings.file.train;
-    let mut objective =
-        terms::objective(&start.network, way.beside, start.taught.as_ref(), recipe)?;
-    let training = Training {
-        network: &start.network,
-        data: &sets.train,
-        validation: sets.validation.as_ref(),
-        recipe,
-    };
-    training.check(&mut objective)?;
-    let folder = training::folder(&place, &settings.text(path)?, arguments.resume)?;
-    let run = Run {
-        settings: &settings,
-        training,
+        checkpoint: &checkpoint,
+        name: path.display().to_string(),
+        full: full.as_ref(),
         sets: &sets,
-        folder,
+        place: &place,
+        resume: arguments.resume,
+        device: arguments.device,
         printer,
     };
-    let beginning = TrainingReport {
-        output: arguments.output.display().to_string(),
-        device: arguments.device.to_string(),
-        rescaled: start.rescaled,
-        ..TrainingReport::default()
-    };
-    run.run(&mut objective, beginning, || {
-        let mut trained = checkpoint.with_model(start.network.to_model()?);
-        if let Some(storage) = settings.storage(&checkpoint) {
-            trained = trained.with_storage(storage);
-        }
-        write(&trained, &arguments.output)?;
-        Ok(trained.parameters()?)
-    })
+    let output = &arguments.output;
+    let written = |trained: &Checkpoint| Ok(drop(write(trained, output)?));
+    let (_, document, folder) = retraining.run(output, written)?;
+    training::finish(&document, &folder, printer)
+}
+
+/// All that decides what a training comes to, and where it is kept.
+pub(super) struct Retraining<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) checkpoint: &'a Checkpoint,
+    /// By which the run knows the checkpoint.
+    pub(super) name: String,
+    /// The teacher.
+    pub(super) full: Option<&'a Checkpoint>,
+    pub(super) sets: &'a Sets,
+    /// The folder of the run.
+    pub(super) place: &'a Path,
+    pub(super) resume: bool,
+    pub(super) device: Place,
+    pub(super) printer: &'a Printer,
+}
+
+impl Retraining<'_> {
+    /// Trains and hands the checkpoint to `write` before it is measured. `output` is where it goes, for the
+    /// record.
+    pub(super) fn run(
+        &self,
+        output: &Path,
+        write: impl FnOnce(&Checkpoint) -> anyhow::Result<()>,
+    ) -> anyhow::Result<(Checkpoint, TrainingReport, Folder)> {
+        let (settings, checkpoint, sets) = (self.settings, self.checkpoint, self.sets);
+        require_suitable(&checkpoint.model, &sets.train)?;
+        require_length(checkpoint, sets.train.length())?;
+        terms::require_filters(&checkpoint.model, &settings.terms())?;
+        let way = Way {
+            settings,
+            beside: &settings.terms(),
+            device: self.device,
+        };
+        let start = way.start(checkpoint, self.full, &sets.train, self.printer)?;
+        let recipe = &settings.file.train;
+        let mut objective =
+            terms::objective(&start.network, way.beside, start.taught.as_ref(), recipe)?;
+        let training = Training {
+            network: &start.network,
+            data: &sets.train,
+            validation: sets.validation.as_ref(),
+            recipe,
+        };
+        training.check(&mut objective)?;
+        let folder = training::folder(self.place, &settings.text(&self.name)?, self.resume)?;
+        let run = Run {
+            settings,
+            training,
+            sets,
+            folder,
+            printer: self.printer,
+        };
+        let beginning = TrainingReport {
+            output: output.display().to_string(),
+            device: self.device.to_string(),
+            rescaled: start.rescaled,
+            ..TrainingReport::default()
+        };
+        let (trained, document) = run.run(&mut objective, beginning, || {
+            let mut trained = checkpoint.with_model(start.network.to_model()?);
+            if let Some(storage) = settings.storage(checkpoint) {
+                trained = trained.with_storage(storage);
+            }
+            write(&trained)?;
+            Ok(trained)
+        })?;
+        Ok((trained, document, run.folder))
+    }
 }
 
 /// A run that is about to start or to go on.
@@ -138,13 +182,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Tries rates, trains, writes by `write`, which gives the numbers written, and reports.
+    /// Tries rates, trains, writes by `write`, which gives what was written, and measures.
     fn run(
         &self,
         objective: &mut Composed<'_>,
         beginning: TrainingReport,
-        write: impl FnOnce() -> anyhow::Result<usize>,
-    ) -> anyhow::Result<()> {
+        write: impl FnOnce() -> anyhow::Result<Checkpoint>,
+    ) -> anyhow::Result<(Checkpoint, TrainingReport)> {
         let (sets, network) = (self.sets, self.training.network);
         let batch = self.training.recipe.batch;
         let before = measured_by(objective, network, sets.validation.as_ref(), batch)?;
@@ -160,13 +204,13 @@ impl Run<'_> {
         for note in &notes {
             self.printer.note("note", note);
         }
-        let parameters = write()?;
+        let written = write()?;
         let mut measured = |data| measured_by(objective, network, data, batch);
         let document = TrainingReport {
             output: beginning.output,
             folder: self.folder.path().display().to_string(),
             device: beginning.device,
-            parameters,
+            parameters: written.parameters()?,
             sequences: sets.train.len(),
             before,
             validation: measured(sets.validation.as_ref())?,
@@ -177,7 +221,7 @@ impl Run<'_> {
             trial,
             ..TrainingReport::of(outcome, &recipe)
         };
-        training::finish(&document, &self.folder, self.printer)
+        Ok((written, document))
     }
 
     fn tried(

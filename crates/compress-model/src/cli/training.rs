@@ -458,6 +458,11 @@ pub(super) struct TrainingReport {
 }
 
 impl TrainingReport {
+    /// Writes the record into the folder of the run.
+    pub(super) fn keep(&self, folder: &Folder) -> anyhow::Result<()> {
+        Ok(folder.write(Folder::RECORD, versioned(self)?.as_bytes())?)
+    }
+
     /// What is known of a run from its outcome alone.
     pub(super) fn of(outcome: Outcome, recipe: &Recipe) -> Self {
         Self {
@@ -503,7 +508,7 @@ pub(super) fn finish(
     folder: &Folder,
     printer: &Printer,
 ) -> anyhow::Result<()> {
-    folder.write(Folder::RECORD, versioned(document)?.as_bytes())?;
+    document.keep(folder)?;
     if printer.is_json() {
         return printer.json(document);
     }

@@ -20,6 +20,8 @@ use crate::cli::common::{Declarations, Input, TIME_BASES, Usage, Word, word, wor
 use crate::cli::folders::Folders;
 use crate::cli::quantities::share;
 use crate::cli::reduce::places::Places;
+#[cfg(feature = "train")]
+use crate::cli::reduce::training::TrainArguments;
 use crate::cli::report::ReportFile;
 
 /// Those of `-h`, which shows few options.
@@ -47,6 +49,7 @@ Examples:
   compress-model reduce model.pth --calibrate mnist:data/mnist --budget 0.125 --image small.edge
   compress-model reduce model.pth --calibrate mnist:data/mnist --times 8 --image small.edge
   compress-model reduce model.pth --calibrate train.npz --max-bytes 100k --output small.pth --image small.edge
+  compress-model reduce model.pth --calibrate train.npz --times 12 --train --output small.pth --image small.edge
   compress-model reduce dss.pth --order 8 --unstable --length 1024 --output small.pth
   compress-model reduce model.safetensors --order 16 --output small.safetensors --data test.safetensors
   compress-model reduce model.pth --order 8 --time continuous --realisation complex --output paper.pth
@@ -143,6 +146,9 @@ pub(in crate::cli) struct Arguments {
     pub(super) target_ways: TargetWays,
     #[command(flatten)]
     pub(super) ways: Ways,
+    #[cfg(feature = "train")]
+    #[command(flatten)]
+    pub(super) training: TrainArguments,
     #[command(flatten)]
     pub(super) sharing: Sharing,
     #[command(flatten)]
@@ -211,11 +217,16 @@ impl Arguments {
         rule.order.is_none() && shares.iter().all(Option::is_none) && !self.target.is_set()
     }
 
+    /// Whether states and maps become smaller together: to a target of an image, or without a size.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_without_size() || (self.target.is_set() && self.form() == Form::Image)
+    }
+
     /// The same with places for all files, where none is given and no size.
     pub(super) fn with_places(&self) -> Self {
         let mut all = self.clone();
         let given = self.output.is_some() || self.target_ways.image.is_some();
-        if !given && !self.dry_run {
+        if self.is_without_size() && !given && !self.dry_run {
             let Places {
                 output,
                 image,
@@ -384,6 +395,8 @@ impl Arguments {
                 bail!("a file stores its maps as they are: --only maps goes with --for image");
             }
         }
+        #[cfg(feature = "train")]
+        self.check_training()?;
         Ok(())
     }
 }

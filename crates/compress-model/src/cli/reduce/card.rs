@@ -19,6 +19,8 @@ pub(super) struct Card<'a> {
     pub(super) parameters: [usize; 2],
     pub(super) scores: Option<[&'a Scores; 2]>,
     pub(super) made: &'a Provenance,
+    /// What it was trained on, where it was.
+    pub(super) trained: Option<String>,
     /// What changes of the logits were measured on, and their sizes.
     pub(super) changes: Vec<(String, f64)>,
     /// Further sections, such as sizes in bytes.
@@ -109,12 +111,19 @@ impl Card<'_> {
         let mut rows = vec![row("source", source), row("method", made.method.clone())];
         let of = match &made.calibration {
             Some(calibration) => {
-                let text = format!("{calibration}; no labels, no training");
-                rows.push(row("calibrated on", text));
+                let without = match self.trained {
+                    Some(_) => "",
+                    None => ", no training",
+                };
+                rows.push(row(
+                    "calibrated on",
+                    format!("{calibration}; no labels{without}"),
+                ));
                 "error of each layer's output for its own input"
             }
             None => "error of each layer's kernels",
         };
+        rows.extend(self.trained.iter().map(|text| row("trained", text.clone())));
         let errors: Vec<String> = made.errors.iter().map(|&error| percent(error)).collect();
         rows.push(row(of, errors.join(", ")));
         for (on, change) in &self.changes {

@@ -20,7 +20,7 @@ use crate::cli::score::{CHANGE_MAX, Engine, First, Scores, labelled, logits};
 pub(super) const WITHIN: f64 = 0.5;
 
 /// Sequences that are scored at most.
-const SCORED: usize = 2000;
+pub(super) const SCORED: usize = 2000;
 
 /// Sequences by which the conventions of a file are checked.
 const CHECKED: usize = 300;

@@ -23,15 +23,19 @@ use crate::cli::printer::Printer;
 use crate::cli::progress::Bars;
 use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::card::{Card, Table, both};
-use crate::cli::reduce::chosen::{Choice, Given, Search, WITHIN, conventions};
+use crate::cli::reduce::chosen::{Choice, Given, SCORED, Search, WITHIN, conventions};
 use crate::cli::reduce::folder;
 use crate::cli::reduce::lines::show_longer;
 use crate::cli::reduce::provenance::{Way, measured, provenance};
 use crate::cli::reduce::storage::{WrittenImage, show_kept, stored, write_image};
+#[cfg(feature = "train")]
+use crate::cli::reduce::training;
 use crate::cli::report::{
     WrittenReport, kernel_steps, laid_out, origin_rows, percent, rates, title, write_page,
 };
 use crate::cli::score::{First, Scores, score};
+#[cfg(feature = "train")]
+use crate::cli::training::TrainingReport;
 
 #[derive(Serialize)]
 struct Document {
@@ -68,6 +72,10 @@ struct Document {
     /// Where no size was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     chosen: Option<Choice>,
+    /// With --train. `changes` and `held_out_change` are of the model before the training.
+    #[cfg(feature = "train")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trained: Option<TrainingReport>,
     seconds: f64,
     assumptions: Vec<String>,
     notes: Vec<String>,
@@ -77,6 +85,8 @@ struct Document {
 
 pub(super) fn run(arguments: &Arguments, start: Instant, printer: &Printer) -> anyhow::Result<()> {
     let path = &arguments.input.checkpoint;
+    #[cfg(feature = "train")]
+    arguments.require_trainable()?;
     let mut checkpoint = open(path, &arguments.declarations.declared(), printer)?;
     if checkpoint.is_layers_alone() {
         bail!(
@@ -125,8 +135,12 @@ fn again(arguments: &Arguments, given: &Given, choice: &Choice, declared: &str) 
         let path = path.as_ref()?.display().to_string();
         Some(flag.to_string() + &quoted(&path))
     });
+    #[cfg(feature = "train")]
+    let training = arguments.training.typed();
+    #[cfg(not(feature = "train"))]
+    let training = "";
     format!(
-        "compress-model reduce {} --calibrate {}{}{}{declared}{} --times {}{}",
+        "compress-model reduce {} --calibrate {}{}{}{declared}{} --times {}{training}{}",
         quoted(&arguments.input.checkpoint.display().to_string()),
         quoted(&given.calibrate),
         arguments.ways.typed_with(&given.sequences),
@@ -166,15 +180,22 @@ fn reduced(
         &listed,
         printer,
     )?;
+    #[cfg(feature = "train")]
+    let mut made = made;
     let steps = calibration.length();
-    let longer = change_beyond(&checkpoint.model, &made.model, &listed, steps)?;
     let way = Way::Target(calibration.origin());
     let source = (arguments.input.checkpoint.as_path(), checkpoint);
-    let note = measured(provenance(source, &made.records, &way)?, longer);
+    let note = provenance(source, &made.records, &way)?;
     let smaller = checkpoint
         .with_model(made.model.clone())
-        .with_provenance(note.clone())
         .with_storage(made.plan.storage());
+    #[cfg(feature = "train")]
+    let (smaller, trained) =
+        training::trained(arguments, given, [checkpoint, &smaller], &mut made, printer)?
+            .map_or((smaller, None), |(trained, report)| (trained, Some(report)));
+    let longer = change_beyond(&checkpoint.model, &made.model, &listed, steps)?;
+    let note = measured(note, longer);
+    let smaller = smaller.with_provenance(note.clone());
     let mut document = Document {
         origin: calibration.origin().to_string(),
         sequences,
@@ -183,6 +204,8 @@ fn reduced(
         step_microseconds: step_microseconds(&made.model, &made.storage)?,
         held_out_change: made.held_out_change,
         longer,
+        #[cfg(feature = "train")]
+        trained,
         ..Document::new(arguments, checkpoint, &made)?
     };
     write(arguments, &smaller, &made, &mut document)?;
@@ -278,6 +301,8 @@ impl Document {
             before: None,
             after: None,
             chosen: None,
+            #[cfg(feature = "train")]
+            trained: None,
             seconds: 0.0,
             assumptions: checkpoint.assumptions().to_vec(),
             notes: checkpoint.notes().to_vec(),
@@ -298,6 +323,11 @@ impl Document {
     ) -> anyhow::Result<()> {
         let known = chosen.as_ref().and_then(|choice| choice.scores.clone());
         match (known, data) {
+            (Some([before, _]), Some(data)) if self.training().is_some() => {
+                let first = First::of(data, Some(SCORED));
+                self.before = Some(before);
+                self.after = Some(score(smaller, first, printer)?);
+            }
             (Some([before, after]), _) => (self.before, self.after) = (Some(before), Some(after)),
             (None, Some(data)) => {
                 self.before = Some(score(full, First::all(data), printer)?);
@@ -324,7 +354,8 @@ impl Document {
         let after = footprint(self.size, self.step_microseconds);
         let name = self.output.as_deref().or(self.image_path());
         let (source, other) = (Path::new(&self.checkpoint), Some(name.unwrap_or("dry run")));
-        let origin = [("Calibration".to_string(), self.origin.clone())];
+        let mut origin = vec![("Calibration".to_string(), self.origin.clone())];
+        origin.extend(self.training().map(|text| ("Training".to_string(), text)));
         let story = Story {
             title: title(source, other),
             family: self.family,
@@ -338,10 +369,11 @@ impl Document {
             }),
             layers_alone: false,
             accuracy: rates(self.before.as_ref(), self.after.as_ref()),
-            logit_change: Some(match self.held_out_change {
-                Some(change) => (change, "held-out sequences"),
-                None => (self.changes.after, "the calibration sequences"),
-            }),
+            logit_change: match (self.training(), self.held_out_change) {
+                (Some(_), _) => None,
+                (None, Some(change)) => Some((change, "held-out sequences")),
+                (None, None) => Some((self.changes.after, "the calibration sequences")),
+            },
             assumptions: &self.assumptions,
             warnings: self.notes.clone(),
             provenance: origin_rows(source, other, origin)?,
@@ -364,9 +396,14 @@ impl Document {
 
     /// The model card.
     fn card_of<'a>(&'a self, made: &'a Provenance) -> Card<'a> {
-        let mut changes = vec![(" of the calibration".to_string(), self.changes.after)];
+        let trained = self.training();
+        let when = match trained {
+            Some(_) => ", before the training",
+            None => "",
+        };
+        let mut changes = vec![(format!(" of the calibration{when}"), self.changes.after)];
         let held_out = self.held_out_change;
-        changes.extend(held_out.map(|change| (" on sequences held out".to_string(), change)));
+        changes.extend(held_out.map(|change| (format!(" on sequences held out{when}"), change)));
         changes.extend(self.longer.map(|longer| {
             let on = format!(
                 " over {} steps, twice the calibrated length",
@@ -381,9 +418,23 @@ impl Document {
             parameters: [self.parameters_before, self.parameters_after],
             scores: both(&self.before, &self.after),
             made,
+            trained,
             changes,
             tables: vec![self.sizes(), self.bits()],
         }
+    }
+
+    /// What it was trained on, in a few words, where it was trained.
+    #[cfg(feature = "train")]
+    fn training(&self) -> Option<String> {
+        let report = self.trained.as_ref()?;
+        Some(training::in_words(report))
+    }
+
+    /// The same of a program without a trainer.
+    #[cfg(not(feature = "train"))]
+    fn training(&self) -> Option<String> {
+        None
     }
 
     /// What a step reads and keeps, and how long it takes.
@@ -532,16 +583,34 @@ fn show_changes(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     let held_out = document.held_out_change.map_or(String::new(), |change| {
         format!(", {} on the sequences held out", percent(change))
     });
+    let when = match document.training() {
+        Some(_) => ", before the training",
+        None => "",
+    };
     printer.line(&format!(
-        "logits     change by {}{held_out}",
+        "logits     change by {}{held_out}{when}",
         percent(document.changes.after),
     ))?;
+    show_training(document, printer)?;
     if let Some(longer) = &document.longer {
         show_longer(longer, printer)?;
     }
     if let (Some(before), Some(after)) = (&document.before, &document.after) {
         printer.line(&format!("accuracy   {before} → {after}"))?;
     }
+    Ok(())
+}
+
+/// What the training did, where there was one.
+#[cfg(feature = "train")]
+fn show_training(document: &Document, printer: &Printer) -> anyhow::Result<()> {
+    let report = document.trained.as_ref();
+    report.map_or(Ok(()), |report| training::show(report, printer))
+}
+
+/// Nothing, without a trainer.
+#[cfg(not(feature = "train"))]
+fn show_training(_: &Document, _: &Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
@@ -591,6 +660,7 @@ fn show_chosen(
         printer.note("note", &text);
     }
     printer.line(&choice.shown())?;
+    show_training(document, printer)?;
     match (&document.before, &document.after) {
         (Some(before), Some(after)) => printer.line(&format!("accuracy   {before} → {after}"))?,
         _ => printer.line(&format!(

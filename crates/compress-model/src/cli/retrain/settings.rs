@@ -32,18 +32,18 @@ const AVERAGE: f64 = 0.99;
 const WARMUP: f64 = 0.05;
 
 /// Options for the most used keys of the configuration.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Settings")]
-pub(super) struct Options {
+pub(in crate::cli) struct Options {
     /// The sequences; see `compress-model data --help`.
     #[arg(long, value_name = "DATA")]
-    data: Option<String>,
+    pub(in crate::cli) data: Option<String>,
     /// The full network: training follows its logits and the outputs of its layers.
     #[arg(long, value_name = "FULL")]
-    teacher: Option<PathBuf>,
+    pub(in crate::cli) teacher: Option<PathBuf>,
     /// Passes over the training data [default: 10].
     #[arg(long, value_name = "N")]
-    epochs: Option<u64>,
+    pub(in crate::cli) epochs: Option<u64>,
     /// Sequences of a step [default: 50].
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
@@ -60,7 +60,7 @@ pub(super) struct Options {
     mixing: Option<Entries>,
     /// Decides order and held-out sequences [default: 0].
     #[arg(long, value_name = "SEED")]
-    seed: Option<u64>,
+    pub(in crate::cli) seed: Option<u64>,
 }
 
 /// How maps are held in training: the table `[maps]`.
@@ -192,7 +192,7 @@ struct Config<'a> {
 }
 
 /// All settings of a retraining.
-pub(super) struct Settings {
+pub(in crate::cli) struct Settings {
     pub(super) file: File,
     /// The keys of `[train]` that were given.
     given: BTreeSet<String>,
@@ -200,7 +200,7 @@ pub(super) struct Settings {
 
 impl Settings {
     /// The file, with the options before it, checked as far as it can be without data.
-    pub(super) fn read(config: Option<&Path>, options: &Options) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn read(config: Option<&Path>, options: &Options) -> anyhow::Result<Self> {
         let mut settings = match config {
             None => Self {
                 file: toml::from_str("")?,
@@ -230,7 +230,7 @@ impl Settings {
     }
 
     /// The data, which there must be.
-    pub(super) fn data(&self) -> anyhow::Result<&Data> {
+    pub(in crate::cli) fn data(&self) -> anyhow::Result<&Data> {
         match &self.file.data {
             Some(data) => Ok(data),
             None => bail!("no data: expected --data, or `source` in the table [data] of --config"),
@@ -279,11 +279,11 @@ impl Settings {
     }
 
     /// The text of `config.toml`.
-    pub(super) fn text(&self, checkpoint: &Path) -> anyhow::Result<String> {
+    pub(super) fn text(&self, checkpoint: &str) -> anyhow::Result<String> {
         let file = &self.file;
         let teacher = file.teacher.as_ref();
         Ok(toml::to_string(&Config {
-            checkpoint: checkpoint.display().to_string(),
+            checkpoint: checkpoint.to_string(),
             dropout: file.dropout,
             scaled_poles: file.scaled_poles,
             rescale: file.rescale,
@@ -297,7 +297,7 @@ impl Settings {
     }
 
     /// The defaults that depend on the data: warm-up, and what the best is chosen by.
-    pub(super) fn settle(&mut self, sets: &Sets) {
+    pub(in crate::cli) fn settle(&mut self, sets: &Sets) {
         // Labels decide what is best where they count alone at the end.
         let targets = sets.train.targets();
         let follows = (self.file.distil).is_some_and(|distil| !distil.fades(targets));

@@ -1,0 +1,200 @@
+//! A training of the smaller model, in the same command.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use clap::Args;
+use hankelite::checkpoint::Checkpoint;
+use hankelite::rounding::Storage;
+use hankelite::target::Targeted;
+use hankelite_train::{Monitor, Place};
+
+use crate::cli::common::{Usage, grouped};
+use crate::cli::printer::Printer;
+use crate::cli::reduce::arguments::Arguments;
+use crate::cli::reduce::chosen::Given;
+use crate::cli::report::percent;
+use crate::cli::retrain::{Options, Retraining, Settings};
+use crate::cli::training::{Measured, TrainingReport, require_folder};
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Training")]
+pub(in crate::cli) struct TrainArguments {
+    /// With a target, or without a size: train the smaller model at its bits, with the full model as
+    /// the teacher. The sequences are those of --calibrate (its part `train`), all of them, with their
+    /// labels where they have some. If no epoch is better, the smaller model stays as it was.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(super) train: bool,
+    /// Passes over the training data [default: 10].
+    #[arg(hide_short_help = true, long, value_name = "N", requires = "train")]
+    epochs: Option<u64>,
+    /// Go on with a training that was interrupted: the same command, with this flag.
+    #[arg(hide_short_help = true, long, requires = "train")]
+    resume: bool,
+    /// Where to train: cpu, cuda or cuda:N [default: cpu].
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "DEVICE",
+        requires = "train"
+    )]
+    device: Option<Place>,
+}
+
+impl TrainArguments {
+    /// The options as they were typed, each behind a space.
+    pub(super) fn typed(&self) -> String {
+        let epochs = self.epochs.map(|epochs| format!(" --epochs {epochs}"));
+        match self.train {
+            true => format!(" --train{}", epochs.unwrap_or_default()),
+            false => String::new(),
+        }
+    }
+}
+
+impl Arguments {
+    /// The folder of the training: beside what is written.
+    fn run_folder(&self) -> PathBuf {
+        let beside = self.output.as_ref().or(self.target_ways.image.as_ref());
+        beside.map_or(PathBuf::from("run"), |path| path.with_extension("run"))
+    }
+
+    /// Refuses sizes that no training follows.
+    pub(super) fn check_training(&self) -> anyhow::Result<()> {
+        if self.training.train && !self.is_whole() {
+            bail!(Usage(
+                "--train goes with a target (--times, --max-bytes, ...) or without a size; `retrain small.pth \
+                 --teacher model.pth --data DATA --output better.pth` trains any smaller model"
+                    .to_string()
+            ));
+        }
+        Ok(())
+    }
+
+    /// What would fail after the reduction.
+    pub(super) fn require_trainable(&self) -> anyhow::Result<()> {
+        if !self.training.train {
+            return Ok(());
+        }
+        self.require_parts()?;
+        require_folder(&self.run_folder(), self.training.resume)?;
+        self.training.device.unwrap_or_default().open()?;
+        Ok(())
+    }
+
+    /// Refuses to score the sequences that were trained on.
+    fn require_parts(&self) -> anyhow::Result<()> {
+        let Some(source) = &self.data else {
+            return Ok(());
+        };
+        let named = source.to_string();
+        let same = self.calibrate.as_ref().is_none_or(|own| *own == named);
+        if same && source.splits().is_empty() {
+            bail!(
+                "{named} has no parts, and --train would train on the sequences that are scored: give the \
+                 training sequences to --calibrate and others to --data"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Trains the smaller model, where that is requested, and puts the new numbers into what is stored.
+pub(super) fn trained(
+    arguments: &Arguments,
+    given: &Given,
+    [full, smaller]: [&Checkpoint; 2],
+    made: &mut Targeted,
+    printer: &Printer,
+) -> anyhow::Result<Option<(Checkpoint, TrainingReport)>> {
+    if !arguments.training.train {
+        return Ok(None);
+    }
+    let (trained, report) = train(arguments, given, [full, smaller], printer)?;
+    made.storage = Storage::chosen(&trained.model, &made.plan.storage())?;
+    made.model = trained.model.clone();
+    Ok(Some((trained, report)))
+}
+
+fn train(
+    arguments: &Arguments,
+    given: &Given,
+    [full, smaller]: [&Checkpoint; 2],
+    printer: &Printer,
+) -> anyhow::Result<(Checkpoint, TrainingReport)> {
+    let training = &arguments.training;
+    let path = &arguments.input.checkpoint;
+    let seed = given.sequences.seed();
+    let mut options = Options::default();
+    options.data = Some(given.calibrate.clone());
+    options.teacher = Some(path.clone());
+    options.epochs = training.epochs;
+    options.seed = Some(seed);
+    let mut settings = Settings::read(None, &options)?;
+    let sets = settings.data()?.read(seed, printer)?;
+    settings.settle(&sets);
+    let place = arguments.run_folder();
+    let retraining = Retraining {
+        settings: &settings,
+        checkpoint: smaller,
+        name: name_of(path, smaller),
+        full: Some(full),
+        sets: &sets,
+        place: &place,
+        resume: training.resume,
+        device: training.device.unwrap_or_default(),
+        printer,
+    };
+    let output = arguments.output.as_deref().unwrap_or(Path::new(""));
+    let (trained, report, folder) = retraining.run(output, |_| Ok(()))?;
+    report.keep(&folder)?;
+    Ok((trained, report))
+}
+
+/// By which a run tells its start from others: the source and the states of each layer.
+fn name_of(path: &Path, smaller: &Checkpoint) -> String {
+    let blocks = smaller.model.blocks().iter();
+    let states = blocks.map(|block| block.systems().iter().map(|one| one.order()).sum::<usize>());
+    format!(
+        "{}, {:?} states",
+        path.display(),
+        states.collect::<Vec<_>>()
+    )
+}
+
+/// "2,160 steps on 8,100 sequences in 232 s, with the full model as the teacher; the best after epoch 12"
+pub(super) fn in_words(report: &TrainingReport) -> String {
+    let best = match report.best {
+        Some(best) if best.epoch == 0 => "; no epoch is better, and the start stays".to_string(),
+        Some(best) => format!("; the best after epoch {}", best.epoch),
+        None => String::new(),
+    };
+    format!(
+        "{} steps on {} sequences in {:.0} s, with the full model as the teacher{best}",
+        grouped(report.steps as usize),
+        grouped(report.sequences),
+        report.seconds
+    )
+}
+
+/// What the training came to, in two lines.
+pub(super) fn show(report: &TrainingReport, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!("trained    {}", in_words(report)))?;
+    let (Some(before), Some(after)) = (&report.before, &report.validation) else {
+        return Ok(());
+    };
+    let (name, of): (_, fn(&Measured) -> String) = match report.recipe.monitor {
+        _ if before.accuracy.is_none() => ("loss", |measured| format!("{:.4}", measured.loss)),
+        Monitor::Teacher => ("answers of the teacher", rate),
+        _ => ("accuracy", rate),
+    };
+    printer.line(&format!(
+        "           {name} on training sequences held out: {} → {}",
+        of(before),
+        of(after)
+    ))
+}
+
+fn rate(measured: &Measured) -> String {
+    measured.accuracy.map_or("-".to_string(), percent)
+}
