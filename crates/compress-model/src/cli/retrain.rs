@@ -97,7 +97,10 @@ pub(super) fn run(arguments: &Arguments, printer: &Printer) -> anyhow::Result<()
         printer,
     };
     let output = &arguments.output;
-    let written = |trained: &Checkpoint| Ok(drop(write(trained, output)?));
+    let written = |trained: &Checkpoint| {
+        write(trained, output)?;
+        Ok(())
+    };
     let (_, document, folder) = retraining.run(output, written)?;
     training::finish(&document, &folder, printer)
 }

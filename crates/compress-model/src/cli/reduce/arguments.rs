@@ -1,6 +1,8 @@
 //! The arguments of `compress-model reduce`, and which go together.
 
 mod target;
+#[cfg(feature = "train")]
+mod training;
 
 use std::path::PathBuf;
 
@@ -14,14 +16,14 @@ use hankelite_data::Source;
 use serde::Deserialize;
 
 pub(super) use target::{TargetArguments, TargetWays};
+#[cfg(feature = "train")]
+pub(super) use training::TrainArguments;
 
 use crate::cli::calibration::{Form, Sharing, Ways};
 use crate::cli::common::{Declarations, Input, TIME_BASES, Usage, Word, word, words};
 use crate::cli::folders::Folders;
 use crate::cli::quantities::share;
 use crate::cli::reduce::places::Places;
-#[cfg(feature = "train")]
-use crate::cli::reduce::training::TrainArguments;
 use crate::cli::report::ReportFile;
 
 /// Those of `-h`, which shows few options.
@@ -396,7 +398,13 @@ impl Arguments {
             }
         }
         #[cfg(feature = "train")]
-        self.check_training()?;
+        if self.training.train && !self.is_whole() {
+            bail!(Usage(
+                "--train goes with a target (--times, --max-bytes, ...) or without a size; `retrain small.pth \
+                 --teacher model.pth --data DATA --output better.pth` trains any smaller model"
+                    .to_string()
+            ));
+        }
         Ok(())
     }
 }

@@ -159,15 +159,8 @@ fn reduced(
     printer: &Printer,
 ) -> anyhow::Result<Document> {
     arguments.check_model(&checkpoint.model)?;
-    let (source, sequences) = (given.calibrate.as_str(), &given.sequences);
-    let needed = Needed::with_page(arguments.report.path.is_some());
-    let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
+    let calibration = calibration(arguments, checkpoint, given, printer)?;
     let listed = calibration.listed();
-    if listed.is_empty() {
-        bail!(
-            "a target runs the calibration sequences through the network; {source} holds statistics or inputs of layers"
-        );
-    }
     let Made {
         met: made,
         chosen,
@@ -221,6 +214,24 @@ fn reduced(
         document.report = Some(write_page(&page, path)?);
     }
     Ok(document)
+}
+
+/// The sequences that calibrate.
+fn calibration(
+    arguments: &Arguments,
+    checkpoint: &Checkpoint,
+    given: &Given,
+    printer: &Printer,
+) -> anyhow::Result<CalibrationData> {
+    let (source, sequences) = (given.calibrate.as_str(), &given.sequences);
+    let needed = Needed::with_page(arguments.report.path.is_some());
+    let calibration = CalibrationData::open(source, sequences, checkpoint, needed, printer)?;
+    if calibration.listed().is_empty() {
+        bail!(
+            "a target runs the calibration sequences through the network; {source} holds statistics or inputs of layers"
+        );
+    }
+    Ok(calibration)
 }
 
 /// A smaller model, and how it came about.

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use clap::Args;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
 use hankelite::target::Targeted;
-use hankelite_train::{Monitor, Place};
+use hankelite_train::Monitor;
 
-use crate::cli::common::{Usage, grouped};
+use crate::cli::common::grouped;
 use crate::cli::printer::Printer;
 use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::chosen::Given;
@@ -17,58 +16,11 @@ use crate::cli::report::percent;
 use crate::cli::retrain::{Options, Retraining, Settings};
 use crate::cli::training::{Measured, TrainingReport, require_folder};
 
-#[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Training")]
-pub(in crate::cli) struct TrainArguments {
-    /// With a target, or without a size: train the smaller model at its bits, with the full model as
-    /// the teacher. The sequences are those of --calibrate (its part `train`), all of them, with their
-    /// labels where they have some. If no epoch is better, the smaller model stays as it was.
-    #[arg(long, conflicts_with = "dry_run")]
-    pub(super) train: bool,
-    /// Passes over the training data [default: 10].
-    #[arg(hide_short_help = true, long, value_name = "N", requires = "train")]
-    epochs: Option<u64>,
-    /// Go on with a training that was interrupted: the same command, with this flag.
-    #[arg(hide_short_help = true, long, requires = "train")]
-    resume: bool,
-    /// Where to train: cpu, cuda or cuda:N [default: cpu].
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "DEVICE",
-        requires = "train"
-    )]
-    device: Option<Place>,
-}
-
-impl TrainArguments {
-    /// The options as they were typed, each behind a space.
-    pub(super) fn typed(&self) -> String {
-        let epochs = self.epochs.map(|epochs| format!(" --epochs {epochs}"));
-        match self.train {
-            true => format!(" --train{}", epochs.unwrap_or_default()),
-            false => String::new(),
-        }
-    }
-}
-
 impl Arguments {
     /// The folder of the training: beside what is written.
     fn run_folder(&self) -> PathBuf {
         let beside = self.output.as_ref().or(self.target_ways.image.as_ref());
         beside.map_or(PathBuf::from("run"), |path| path.with_extension("run"))
-    }
-
-    /// Refuses sizes that no training follows.
-    pub(super) fn check_training(&self) -> anyhow::Result<()> {
-        if self.training.train && !self.is_whole() {
-            bail!(Usage(
-                "--train goes with a target (--times, --max-bytes, ...) or without a size; `retrain small.pth \
-                 --teacher model.pth --data DATA --output better.pth` trains any smaller model"
-                    .to_string()
-            ));
-        }
-        Ok(())
     }
 
     /// What would fail after the reduction.
