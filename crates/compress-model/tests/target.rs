@@ -179,6 +179,7 @@ fn one_command_reduces_and_trains_at_the_bits() {
         "{card}"
     );
     assert!(!card.contains("no training"), "{card}");
+    assert!(card.contains("own input, before the training |"), "{card}");
     // The folder of the run keeps the same training, which ends where it ended.
     let again = run(&all);
     assert_eq!(again.status.code(), Some(1));

@@ -125,7 +125,11 @@ impl Card<'_> {
         };
         rows.extend(self.trained.iter().map(|text| row("trained", text.clone())));
         let errors: Vec<String> = made.errors.iter().map(|&error| percent(error)).collect();
-        rows.push(row(of, errors.join(", ")));
+        let of = match self.trained {
+            Some(_) => format!("{of}, before the training"),
+            None => of.to_string(),
+        };
+        rows.push(row(&of, errors.join(", ")));
         for (on, change) in &self.changes {
             rows.push(row(&format!("change of the logits{on}"), percent(*change)));
         }

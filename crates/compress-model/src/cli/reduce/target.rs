@@ -366,7 +366,11 @@ impl Document {
         let name = self.output.as_deref().or(self.image_path());
         let (source, other) = (Path::new(&self.checkpoint), Some(name.unwrap_or("dry run")));
         let mut origin = vec![("Calibration".to_string(), self.origin.clone())];
-        origin.extend(self.training().map(|text| ("Training".to_string(), text)));
+        let mut warnings = self.notes.clone();
+        if let Some(text) = self.training() {
+            origin.push(("Training".to_string(), text));
+            warnings.push("The errors of the layers are those before the training.".to_string());
+        }
         let story = Story {
             title: title(source, other),
             family: self.family,
@@ -386,7 +390,7 @@ impl Document {
                 (None, None) => Some((self.changes.after, "the calibration sequences")),
             },
             assumptions: &self.assumptions,
-            warnings: self.notes.clone(),
+            warnings,
             provenance: origin_rows(source, other, origin)?,
         };
         let drawn = Plotted {
