@@ -151,6 +151,10 @@ pub(in crate::cli) struct Arguments {
     #[cfg(feature = "train")]
     #[command(flatten)]
     pub(super) training: TrainArguments,
+    /// Known to a program without a trainer, too, which says how to get one.
+    #[cfg(not(feature = "train"))]
+    #[arg(hide = true, long)]
+    train: bool,
     #[command(flatten)]
     pub(super) sharing: Sharing,
     #[command(flatten)]
@@ -396,6 +400,14 @@ impl Arguments {
             if self.target_ways.only == Parts::Maps {
                 bail!("a file stores its maps as they are: --only maps goes with --for image");
             }
+        }
+        #[cfg(not(feature = "train"))]
+        if self.train {
+            bail!(Usage(
+                "this program was built without its trainer; `cargo install --path crates/compress-model` \
+                 installs it with --train and `retrain`"
+                    .to_string()
+            ));
         }
         #[cfg(feature = "train")]
         if self.training.train && !self.is_whole() {
