@@ -66,7 +66,7 @@ impl Sequences {
         Self { part, ..self }
     }
 
-    /// That draws them.
+    /// The seed that draws them.
     #[cfg(feature = "train")]
     pub(super) fn seed(&self) -> u64 {
         self.calibration_seed

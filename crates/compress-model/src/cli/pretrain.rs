@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::cli::terms::Rescale;
 use anyhow::bail;
 use clap::Args;
 use hankelite::checkpoint::Checkpoint;
@@ -29,6 +28,7 @@ use crate::cli::design::Design;
 #[cfg(feature = "research")]
 use crate::cli::design::takes;
 use crate::cli::printer::Printer;
+use crate::cli::terms::Rescale;
 use crate::cli::terms::Rescaling;
 use crate::cli::training::{Data, Sets, TrainingReport, measured};
 use crate::cli::{terms, training};

@@ -249,29 +249,48 @@ impl Logits {
         other: &Logits,
         data: &Dataset,
     ) -> anyhow::Result<Comparison> {
-        let (mut same, mut largest, mut total, mut numbers) = (0, 0.0_f64, 0.0, 0);
-        for (one, other) in self.logits.iter().zip(&other.logits) {
-            if one.len() != other.len() {
-                bail!(
-                    "{checkpoint} has {} classes, expected {}",
-                    other.len(),
-                    one.len()
-                );
-            }
-            same += u32::from(Score::class(one) == Score::class(other));
-            for (one, other) in one.iter().zip(other) {
-                largest = largest.max((one - other).abs());
-                total += (one - other).abs();
-            }
-            numbers += one.len();
+        let mut pairs = self.logits.iter().zip(&other.logits);
+        if let Some((one, other)) = pairs.find(|(one, other)| one.len() != other.len()) {
+            bail!(
+                "{checkpoint} has {} classes, expected {}",
+                other.len(),
+                one.len()
+            );
         }
+        let apart = Apart::of(&self.logits, &other.logits);
         Ok(Comparison {
             checkpoint,
             scores: other.scores(data)?,
-            max_difference: largest,
-            mean_difference: total / numbers as f64,
-            agreement: f64::from(same) / self.logits.len() as f64,
+            max_difference: apart.largest,
+            mean_difference: apart.mean,
+            agreement: apart.agreement,
         })
+    }
+}
+
+/// How far logits of the same sequences are apart.
+#[derive(Debug, PartialEq)]
+struct Apart {
+    largest: f64,
+    mean: f64,
+    /// The share of sequences with the same class, 0 to 1.
+    agreement: f64,
+}
+
+impl Apart {
+    fn of(first: &[Vec<f64>], second: &[Vec<f64>]) -> Self {
+        let pairs = first.iter().zip(second);
+        let differences = pairs
+            .clone()
+            .flat_map(|(one, other)| one.iter().zip(other))
+            .map(|(one, other)| (one - other).abs());
+        let differences: Vec<f64> = differences.collect();
+        let same = pairs.filter(|(one, other)| Score::class(one) == Score::class(other));
+        Self {
+            largest: differences.iter().copied().fold(0.0, f64::max),
+            mean: differences.iter().sum::<f64>() / differences.len() as f64,
+            agreement: same.count() as f64 / first.len() as f64,
+        }
     }
 }
 
@@ -303,4 +322,24 @@ pub(super) fn show_scores(
         other.mean_difference,
         100.0 * other.agreement,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logits_are_compared_by_their_largest_and_mean_difference_and_their_classes() {
+        let first = [vec![1.0, 2.0], vec![1.0, 2.0]];
+        let second = [vec![1.5, 2.0], vec![1.0, -2.0]];
+        let expected = Apart {
+            largest: 4.0,
+            mean: 4.5 / 4.0,
+            agreement: 0.5,
+        };
+        assert_eq!(Apart::of(&first, &second), expected);
+        // Of one logit the sign is the class.
+        let apart = Apart::of(&[vec![1.0], vec![1.0]], &[vec![-1.0], vec![2.0]]);
+        assert_eq!(apart.agreement, 0.5);
+    }
 }

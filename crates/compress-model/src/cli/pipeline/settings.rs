@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use crate::cli::terms::Rescale;
 use anyhow::bail;
 use hankelite::compress::{Method, RealisationChoice, TimeBase};
 use hankelite_train::nn::Architecture;
 use hankelite_train::{Distil, Recipe, Regularise, Terms, Trust};
 use serde::{Deserialize, Serialize};
 
+use crate::cli::terms::Rescale;
 use crate::cli::training::Data;
 
 /// What is trained at each order.

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::cli::terms::Rescale;
 use anyhow::{Context, bail};
 use hankelite::calibrate::Rescaled;
 use hankelite::checkpoint::{Checkpoint, read};
@@ -27,6 +26,7 @@ use crate::cli::common::{open, require_length};
 use crate::cli::pipeline::settings::{Arm, Config};
 use crate::cli::printer::Printer;
 use crate::cli::retrain::parameterisation;
+use crate::cli::terms::Rescale;
 use crate::cli::terms::Rescaling;
 use crate::cli::training::{Data, Measured, Sets, measured};
 use crate::cli::{pretrain, terms, training};

@@ -14,7 +14,7 @@ use crate::cli::reduce::arguments::Arguments;
 use crate::cli::reduce::chosen::Given;
 use crate::cli::report::percent;
 use crate::cli::retrain::{Options, Retraining, Settings};
-use crate::cli::training::{Measured, TrainingReport, require_folder};
+use crate::cli::training::{Measured, Sets, TrainingReport, require_folder};
 
 impl Arguments {
     /// The folder of the training: beside what is written.
@@ -62,7 +62,8 @@ pub(super) fn trained(
     if !arguments.training.train {
         return Ok(None);
     }
-    let (trained, report) = train(arguments, given, [full, smaller], printer)?;
+    let name = name_of(&arguments.input.checkpoint, made);
+    let (trained, report) = train(arguments, given, [full, smaller], name, printer)?;
     made.storage = Storage::chosen(&trained.model, &made.plan.storage())?;
     made.model = trained.model.clone();
     Ok(Some((trained, report)))
@@ -72,24 +73,28 @@ fn train(
     arguments: &Arguments,
     given: &Given,
     [full, smaller]: [&Checkpoint; 2],
+    name: String,
     printer: &Printer,
 ) -> anyhow::Result<(Checkpoint, TrainingReport)> {
     let training = &arguments.training;
-    let path = &arguments.input.checkpoint;
     let seed = given.sequences.seed();
     let mut options = Options::default();
     options.data = Some(given.calibrate.clone());
-    options.teacher = Some(path.clone());
+    options.teacher = Some(arguments.input.checkpoint.clone());
     options.epochs = training.epochs;
     options.seed = Some(seed);
     let mut settings = Settings::read(None, &options)?;
-    let sets = settings.data()?.read(seed, printer)?;
+    let sets = Sets {
+        // The smaller model is scored on --data, as it is stored.
+        test: None,
+        ..settings.data()?.read(seed, printer)?
+    };
     settings.settle(&sets);
     let place = arguments.run_folder();
     let retraining = Retraining {
         settings: &settings,
         checkpoint: smaller,
-        name: name_of(path, smaller),
+        name,
         full: Some(full),
         sets: &sets,
         place: &place,
@@ -103,21 +108,20 @@ fn train(
     Ok((trained, report))
 }
 
-/// By which a run tells its start from others: the source and the states of each layer.
-fn name_of(path: &Path, smaller: &Checkpoint) -> String {
-    let blocks = smaller.model.blocks().iter();
-    let states = blocks.map(|block| block.systems().iter().map(|one| one.order()).sum::<usize>());
-    format!(
-        "{}, {:?} states",
-        path.display(),
-        states.collect::<Vec<_>>()
-    )
+/// By which a run tells its start from others: the source, the bytes, and the states of each layer.
+fn name_of(path: &Path, made: &Targeted) -> String {
+    let layers = made.plan.orders.iter();
+    let states: Vec<usize> = layers.map(|orders| orders.iter().sum()).collect();
+    let bytes = made.size.total();
+    format!("{}, {bytes} bytes, {states:?} states", path.display())
 }
 
 /// "2,160 steps on 8,100 sequences in 232 s, with the full model as the teacher; the best after epoch 12"
 pub(super) fn in_words(report: &TrainingReport) -> String {
     let best = match report.best {
-        Some(best) if best.epoch == 0 => "; no epoch is better, and the start stays".to_string(),
+        Some(best) if best.epoch == 0 => {
+            "; no epoch is better, and the model stays as it was".to_string()
+        }
         Some(best) => format!("; the best after epoch {}", best.epoch),
         None => String::new(),
     };
@@ -137,7 +141,7 @@ pub(super) fn show(report: &TrainingReport, printer: &Printer) -> anyhow::Result
     };
     let (name, of): (_, fn(&Measured) -> String) = match report.recipe.monitor {
         _ if before.accuracy.is_none() => ("loss", |measured| format!("{:.4}", measured.loss)),
-        Monitor::Teacher => ("answers of the teacher", rate),
+        Monitor::Teacher => ("the same answer as the teacher", rate),
         _ => ("accuracy", rate),
     };
     printer.line(&format!(
