@@ -86,6 +86,18 @@ def test_the_tensors_hold_what_the_integers_stand_for(made):
     assert torch.equal(other.state_dict()[name], state[name])
 
 
+def test_a_module_that_is_trained_leaves_the_model_alone(made):
+    model, _, small = made
+    one, other = copy.deepcopy(model), copy.deepcopy(model)
+    hk.torch.apply_(one, small)
+    hk.torch.apply_(other, small)
+    name = next(iter(small.storage))
+    kept = small.state_dict()[name].clone()
+    with torch.no_grad():
+        one.get_parameter(name).add_(1)
+    assert torch.equal(other.state_dict()[name], kept) and torch.equal(small.state_dict()[name], kept)
+
+
 def test_shared_and_uncalled_maps_stay_as_they_are(made):
     model, _, small = made
     assert not {"mixed.weight", "again.weight", "unused.weight"} & set(small.storage)

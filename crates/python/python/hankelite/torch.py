@@ -469,7 +469,8 @@ def _put(module: torch.nn.Module, small: Reduced) -> Applied:
     for _, owner, attribute, old, value in changes:
         # Poles and residues that half precision would change too much stay in the format they come in.
         half = old.dtype in (torch.bfloat16, torch.float16) and value.dtype == torch.float32
-        new = value.to(device=old.device, dtype=value.dtype if half else old.dtype)
+        # A copy: what trains the module leaves the model, and other modules that it is in, alone.
+        new = value.to(device=old.device, dtype=value.dtype if half else old.dtype, copy=True)
         if attribute in owner._parameters:
             old.grad = None
         old.data = new
