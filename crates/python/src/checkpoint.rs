@@ -27,7 +27,7 @@ use crate::graph::write_graph;
 use crate::progress::watched;
 use crate::statistics::{Gathered, LayerIn, Requested};
 use crate::stream::Stream;
-use crate::target::{Stop, Wanted, image_of};
+use crate::target::{Stop, Wanted, image_of, trained};
 
 /// Name, element type, shape and little-endian bytes.
 type TensorIn<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>);
@@ -320,6 +320,17 @@ impl Checkpoint {
             })
         })??;
         Ok(())
+    }
+
+    /// The numbers of another checkpoint of this network, with the bits that this one records, and
+    /// their image.
+    fn trained<'py>(
+        &self,
+        py: Python<'py>,
+        other: &Self,
+    ) -> PyResult<(Self, Bound<'py, PyArray1<u8>>)> {
+        let (made, image) = py.detach(|| trained(&self.0, &other.0.model))?;
+        Ok((Self(made), PyArray1::from_slice(py, image.as_bytes())))
     }
 
     /// Bytes of the image and of the state of one stream, all numbers in single precision.

@@ -2,7 +2,7 @@
 
 use hankelite::control::nalgebra::{DMatrix, DVector};
 use hankelite::model::Linear;
-use hankelite::rounding::{Entries, MapMoments, MapStorage, RoundingError};
+use hankelite::rounding::{Entries, MapMoments, MapStorage, RoundedMatrix, RoundingError};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
@@ -67,4 +67,15 @@ pub(crate) fn rounded_map<'py>(
     };
     let bias = made.linear.bias.map(|bias| PyArray1::from_vec(py, bias));
     Ok((array(py, weight), bias, integers, made.relative_error))
+}
+
+/// The scales (groups, outputs) that round a map (inputs, outputs) to integers with the least error.
+#[pyfunction]
+pub(crate) fn best_scales<'py>(
+    weight: PyReadonlyArray2<'py, f64>,
+    bits: u32,
+    group: usize,
+) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    let scales = RoundedMatrix::best_scales(&matrix(&weight), bits, group).map_err(failed)?;
+    Ok(array(weight.py(), &scales))
 }

@@ -1,5 +1,8 @@
 //! Sizes of a whole model.
 
+use hankelite::checkpoint::Checkpoint;
+use hankelite::model::Model;
+use hankelite::rounding::Storage;
 use hankelite::stream::Image;
 use hankelite::target::{LogitChanges, Parts, Size, SizePlan, TargetError, Targeted, WholeSize};
 use pyo3::PyErr;
@@ -50,6 +53,16 @@ impl Wanted {
 
 pub(crate) fn image_of(met: &Targeted) -> Outcome<Image> {
     Ok(Image::packed(&met.model, &met.storage)?)
+}
+
+/// A model of the same shapes in a checkpoint that records the bits of an image: rounded to them, with
+/// its image.
+pub(crate) fn trained(recorded: &Checkpoint, model: &Model) -> Outcome<(Checkpoint, Image)> {
+    let choice = recorded.storage().cloned().unwrap_or_default();
+    let storage = Storage::chosen(model, &choice).map_err(TargetError::from)?;
+    let model = storage.applied(model).map_err(TargetError::from)?;
+    let image = Image::packed(&model, &storage)?;
+    Ok((recorded.with_model(model).with_storage(choice), image))
 }
 
 /// Why a search for a size ends.

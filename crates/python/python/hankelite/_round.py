@@ -65,6 +65,21 @@ class Rounded:
         return each * self.levels.astype(np.float32)
 
 
+def levels(entries: str) -> tuple[int, int, int]:
+    """The lowest level, the highest one, and the step from one to the next."""
+    most = 1 << (_BITS[entries] - 1)
+    return -most, most - 1, 1
+
+
+def nearest(at: torch.Tensor, entries: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nearest levels of numbers in units of their scales, and which numbers lie within half a
+    step of the levels."""
+    first, last, step = levels(entries)
+    level = first + step * ((at - first) / step).round()
+    is_within = (at >= first - step / 2) & (at < last + step / 2)
+    return level.clamp(first, last), is_within
+
+
 def _bytes(shape: tuple[int, ...], entries: str) -> int:
     outputs, inputs = shape[:2]
     scales = outputs * -(-inputs // _GROUP)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ._fit import Fit, Floats, Forward, Slopes, evaluating, fit, importance
+from ._held import Held, hold
 from ._model import Model, Reduced, inspect, read, reduce
 from ._progress import Progress
 from ._round import Rounded
@@ -23,12 +24,14 @@ from .statistics import LayerStatistics, Statistics
 __all__ = [
     "Applied",
     "Fit",
+    "Held",
     "Listening",
     "Rounded",
     "apply_",
     "calibrate",
     "capture",
     "fit",
+    "hold",
     "importance",
     "inspect",
     "listen",
