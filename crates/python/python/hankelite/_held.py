@@ -167,8 +167,9 @@ def hold(module: torch.nn.Module, small: Reduced) -> Held:
     ``module.parameters()`` afterwards has both.
 
     Args:
-        module: a live module with ``small.apply_()`` in it, also inside of ``torch.compile``,
-            ``DataParallel`` or ``DistributedDataParallel``.
+        module: a live module with ``small.apply_()`` in it, also inside of ``torch.compile`` or
+            ``DataParallel``. DistributedDataParallel has to be wrapped around it afterwards: it then
+            shares the gradients of the scales.
         small: what :func:`hankelite.compress` made of it. It becomes the trained model at the end.
 
     Returns:
