@@ -46,7 +46,7 @@ enum { MIXED = 1, GATED = 2, ACTIVATED = 3, RESPONSE = 4 };
 enum { GELU_TANH = 1 };
 enum { MEAN = 1, LAST = 2 };
 enum { FULL = 0, HALF = 1 };
-enum { BF16 = 1, INT8 = 2, INT4 = 3, INT3 = 4 };
+enum { BF16 = 1, INT8 = 2, INT4 = 3, INT3 = 4, INT2 = 5 };
 
 /* ---- Numbers ---- */
 
@@ -311,9 +311,8 @@ static uint64_t ceiling(uint32_t count, uint32_t unit) { return count / unit + (
 
 /* Bytes of sixteen rows of integers. */
 static uint64_t tile_bytes(uint32_t entries, uint32_t inputs) {
-    if (entries == INT8) return ceiling(inputs, 4) * QUADS;
-    if (entries == INT4) return ceiling(inputs, 8) * QUADS;
-    return ceiling(inputs, 32) * 3 * QUADS;
+    if (entries == INT3) return ceiling(inputs, 32) * 3 * QUADS;
+    return ceiling(inputs, entries == INT8 ? 4 : entries == INT4 ? 8 : 16) * QUADS;
 }
 
 static int check_integers(checking *check, const matrix_record *matrix) {
@@ -335,7 +334,7 @@ static int check_matrix(checking *check, uint32_t at, uint64_t outputs, uint64_t
     TRY(inside(model, at, MATRIX, 1));
     matrix = read_matrix(model->image + at);
     TRY(expected(matrix.outputs == outputs && matrix.inputs == inputs));
-    TRY(expected(matrix.entries <= INT3 && matrix.numbers <= HALF));
+    TRY(expected(matrix.entries <= INT2 && matrix.numbers <= HALF));
     if (matrix.entries > BF16) {
         TRY(check_integers(check, &matrix));
     } else {
@@ -542,12 +541,12 @@ static void add_products(uint32_t entries, const uint8_t *tile, size_t quad, con
     uint32_t mask = 0xffffffffu, above = 0;
     int32_t a = input[0], b = input[1], c = input[2], d = input[3], less = 128 * (a + b + c + d);
     const uint8_t *block = tile + QUADS * quad, *third = NULL;
-#ifdef HK_DSP
-    int32_t even = (int32_t)((uint32_t)a & 0xffffu) | c * 65536, odd = (int32_t)((uint32_t)b & 0xffffu) | d * 65536;
-#endif
     if (entries == INT4) {
         block = tile + QUADS * (quad / 2);
         shift = 4 * (part % 2), mask = 0x0f0f0f0fu, above = 0x78787878u;
+    } else if (entries == INT2) { /* Twice the bits, less 3. */
+        block = tile + QUADS * (quad / 4), shift = 2 * (part % 4), mask = 0x03030303u;
+        less = 3 * (a + b + c + d), a *= 2, b *= 2, c *= 2, d *= 2;
     } else if (entries == INT3) {
         /* The last two quads: two bits above those of the first, the third bits in the last block. */
         tile += 3 * QUADS * (quad / 8);
@@ -560,6 +559,8 @@ static void add_products(uint32_t entries, const uint8_t *tile, size_t quad, con
         uint32_t row = (le32(block + 4 * lane) >> shift & mask) + above;
         if (third != NULL) row += le32(third + 4 * lane) >> (part - 2) & 0x04040404u;
 #ifdef HK_DSP
+        int32_t even = (int32_t)((uint32_t)a & 0xffffu) | c * 65536;
+        int32_t odd = (int32_t)((uint32_t)b & 0xffffu) | d * 65536;
         sums[lane] = __smlad((int32_t)__uxtb16(row >> 8), odd, sums[lane] - less);
         sums[lane] = __smlad((int32_t)__uxtb16(row), even, sums[lane]);
 #else

@@ -211,7 +211,7 @@ def images():
     if not program.exists():
         sys.exit(f"no {program}, which packs the seeds of `image`: cargo build --release makes it")
     for model in ["s4d_classifier", "flax/s5_gelu", "flax/lru_tokens"]:
-        for maps in ["full", "bf16", "int8", "int4", "int3"]:
+        for maps in ["full", "bf16", "int8", "int4", "int3", "int2"]:
             for numbers in ["f32", "f16"]:
                 place = folder / f"{Path(model).name}-{maps}-{numbers}"
                 arguments = ["--mixing", maps, "--numbers", numbers, "--output", place, "--quiet"]

@@ -410,7 +410,7 @@ fn fused_products_stay_within_what_vector_units_differ_by() {
         let expected = case.expected();
         assert_eq!(found[..6], expected[..6], "{}", case.name);
         // The last digit of an input of a map of integers decides how it is rounded to 8 bits.
-        let integers = ["Int8", "Int4", "Int3"]
+        let integers = ["Int8", "Int4", "Int3", "Int2"]
             .iter()
             .any(|kind| case.name.contains(kind));
         let near = if integers { 2e-2 } else { 2e-5 };
@@ -444,6 +444,7 @@ fn spoiled_images_are_refused_as_the_rust_runtime_refuses_them() {
             (Entries::Full, Numbers::F16),
             (Entries::Int8, Numbers::F32),
             (Entries::Int3, Numbers::F16),
+            (Entries::Int2, Numbers::F16),
         ] {
             let storage = Storage::nearest(&model, entries, 32).unwrap();
             let image = Image::packed(&model, &storage.with_numbers(numbers)).unwrap();

@@ -283,7 +283,7 @@ fn chunks_give_what_step_after_step_gives() {
         chunks_are_steps(&image, &format!("{draw:?}"));
     }
     for (name, model, _) in of_all_lanes() {
-        for entries in [Entries::Int8, Entries::Int4, Entries::Int3] {
+        for entries in [Entries::Int8, Entries::Int4, Entries::Int3, Entries::Int2] {
             let storage = storage(&model, entries, Numbers::F16);
             let image = Image::packed(&model, &storage).unwrap();
             chunks_are_steps(&image, &format!("{name:?} {entries:?}"));
@@ -561,6 +561,7 @@ fn smaller_entries_take_fewer_bytes() {
         (Entries::Int8, 128 * 64 + scales, 0.05),
         (Entries::Int4, 128 * 64 / 2 + scales, 0.6),
         (Entries::Int3, 128 * 64 / 8 * 3 + scales, 1.2),
+        (Entries::Int2, 128 * 64 / 4 + scales, 2.5),
     ] {
         let image = Image::new(&model, entries).unwrap();
         let saved = full - image.as_bytes().len();
@@ -703,8 +704,12 @@ fn inputs_of_another_shape_are_refused() {
 #[test]
 fn a_spoiled_image_is_refused_and_never_panics() {
     let half = model(&DRAWS[1], 15);
-    let rounded = Image::packed(&half, &storage(&half, Entries::Int3, Numbers::F16)).unwrap();
-    for image in [Image::new(&half, Entries::Int8).unwrap(), rounded] {
+    let rounded = |entries| Image::packed(&half, &storage(&half, entries, Numbers::F16)).unwrap();
+    for image in [
+        Image::new(&half, Entries::Int8).unwrap(),
+        rounded(Entries::Int3),
+        rounded(Entries::Int2),
+    ] {
         let bytes = image.as_bytes();
         assert!(Image::is_image(bytes));
         let whole = Runner::<f32>::from_image(Image::from_bytes(bytes)).unwrap();

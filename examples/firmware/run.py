@@ -37,7 +37,7 @@ BOARDS = {
     "rv32f": (RISCV + ["-misa-spec=2.2", "-march=rv32imafc", "-mabi=ilp32f"], ["qemu-system-riscv32", "-M", "virt", "-bios", "none"], None),
 }
 # How far vector units and fused products may move an output, relative to outputs above 1.
-APART = {"full": 2e-5, "bf16": 2e-5, "int8": 2e-2, "int4": 2e-2, "int3": 2e-2, "image": 2e-2}
+APART = {"full": 2e-5, "bf16": 2e-5, "int8": 2e-2, "int4": 2e-2, "int3": 2e-2, "int2": 2e-2, "image": 2e-2}
 
 
 def run(command, **options):

@@ -2,7 +2,7 @@
 
 use nalgebra::DMatrix;
 
-use crate::rounding::RoundingError;
+use crate::rounding::{Levels, RoundingError};
 
 /// Multiples of the scale at which the largest entry takes the lowest level that are tried. Below 1
 /// the largest entries are cut off, so that the others are rounded finer.
@@ -10,11 +10,14 @@ const SHARES: [f64; 12] = [
     1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.72, 0.68, 0.64, 0.6, 1.05,
 ];
 
+/// More of them for two bits.
+const LOW_SHARES: [f64; 4] = [0.56, 0.52, 0.48, 0.44];
+
 /// A matrix W (inputs × outputs) of b-bit integers, with a scale for each output and group of
-/// consecutive inputs: w = s q, −2^{b−1} ≤ q < 2^{b−1}.
+/// consecutive inputs: w = s q, q being one of the [`Levels`].
 ///
 /// Scales are bfloat16 numbers of either sign: that of the group's largest entry, so that it can
-/// take the level −2^{b−1}, which has no opposite. Offsets beside the scales were tried and left
+/// take the lowest level, which may have no opposite. Offsets beside the scales were tried and left
 /// out: on trained maps they bring no more than smaller groups of the same bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundedMatrix {
@@ -95,14 +98,17 @@ impl RoundedMatrix {
     ) -> Result<DMatrix<f32>, RoundingError> {
         check(weight, bits, group)?;
         let (inputs, outputs) = weight.shape();
+        // Two bits have no zero: inputs that only pad, and meet zeros, are not to shrink a scale.
+        let counts = |input: usize| bits != 2 || weight.row(input).iter().any(|&w| w != 0.0);
+        let counts: Vec<bool> = (0..inputs).map(counts).collect();
         Ok(DMatrix::from_fn(
             inputs.div_ceil(group),
             outputs,
             |of, output| {
-                let first = of * group;
-                let count = group.min(inputs - first);
-                let column = &weight.as_slice()[output * inputs..];
-                best_scale(&column[first..first + count], bits)
+                let own = of * group..inputs.min((of + 1) * group);
+                let own = own.filter(|&input| counts[input]);
+                let entries: Vec<f64> = own.map(|input| weight[(input, output)]).collect();
+                best_scale(&entries, bits)
             },
         ))
     }
@@ -138,8 +144,8 @@ impl RoundedMatrix {
 }
 
 fn check(weight: &DMatrix<f64>, bits: u32, group: usize) -> Result<(), RoundingError> {
-    if ![3, 4, 8].contains(&bits) {
-        let text = format!("entries of {bits} bits, expected 3, 4 or 8");
+    if ![2, 3, 4, 8].contains(&bits) {
+        let text = format!("entries of {bits} bits, expected 2, 3, 4 or 8");
         return Err(RoundingError::Matrix(text));
     }
     if group == 0 || !group.is_multiple_of(16) {
@@ -159,14 +165,12 @@ fn check(weight: &DMatrix<f64>, bits: u32, group: usize) -> Result<(), RoundingE
     Ok(())
 }
 
-/// The level nearest to a weight, of so many bits: −2^{b−1} up to 2^{b−1} − 1.
+/// The level nearest to a weight, of so many bits; 0 where the scale is 0.
 pub(super) fn level(weight: f64, scale: f32, bits: u32) -> i8 {
     if scale == 0.0 {
         return 0;
     }
-    let most = f64::from(1u32 << (bits - 1));
-    let level = (weight / f64::from(scale)).round();
-    level.clamp(-most, most - 1.0) as i8
+    Levels::of(bits).nearest(weight / f64::from(scale)) as i8
 }
 
 /// The scale of one group.
@@ -177,7 +181,6 @@ fn best_scale(entries: &[f64], bits: u32) -> f32 {
             if w.abs() > most.abs() { w } else { most }
         },
     );
-    let lowest = -f64::from(1u32 << (bits - 1));
     if let Some(scale) = exact_scale(entries, largest, bits) {
         return scale;
     }
@@ -188,7 +191,9 @@ fn best_scale(entries: &[f64], bits: u32) -> f32 {
         });
         each.sum::<f64>()
     };
-    let scales = SHARES.map(|share| half::bf16::from_f64(share * largest / lowest).to_f32());
+    let lowest = Levels::of(bits).lowest;
+    let shares = SHARES.iter().chain(LOW_SHARES.iter().filter(|_| bits == 2));
+    let scales = shares.map(|share| half::bf16::from_f64(share * largest / lowest).to_f32());
     let mut best = (f64::INFINITY, 0.0);
     for scale in scales {
         let error = error(scale);
@@ -202,12 +207,9 @@ fn best_scale(entries: &[f64], bits: u32) -> f32 {
 /// The scale that the entries are multiples of, if there is one: entries that were rounded before,
 /// their largest at whatever level.
 fn exact_scale(entries: &[f64], largest: f64, bits: u32) -> Option<f32> {
-    let most = 1i32 << (bits - 1);
-    let levels = (1..=most).flat_map(|level| [-level, level]).rev();
-    let levels = levels.filter(|&level| level < most);
-    let scales = levels.filter_map(|level| {
-        let scale = half::bf16::from_f64(largest / f64::from(level)).to_f32();
-        (f64::from(scale) * f64::from(level) == largest).then_some(scale)
+    let scales = Levels::of(bits).by_size().filter_map(|level| {
+        let scale = half::bf16::from_f64(largest / level).to_f32();
+        (f64::from(scale) * level == largest).then_some(scale)
     });
     let is_multiple = |scale: f32, w: f64| f64::from(scale) * f64::from(level(w, scale, bits)) == w;
     let mut exact = scales.filter(|&scale| entries.iter().all(|&w| is_multiple(scale, w)));
@@ -227,18 +229,19 @@ mod tests {
     #[test]
     fn levels_are_within_half_a_scale_or_cut_off() {
         let weight = waves(48, 5);
-        for bits in [3, 4, 8] {
+        for bits in [2, 3, 4, 8] {
+            let levels = Levels::of(bits);
             let rounded = RoundedMatrix::nearest(&weight, bits, 32).unwrap();
             assert_eq!(rounded.scales().shape(), (2, 5));
-            let most = 1 << (bits - 1);
             for ((w, back), (at, level)) in weight
                 .iter()
                 .zip(&rounded.weight())
                 .zip(rounded.levels().iter().enumerate())
             {
                 let scale = rounded.scales()[(at % 48 / 32, at / 48)];
-                let end = [-most, most - 1].contains(&i32::from(*level));
-                assert!((w - back).abs() <= 0.5 * f64::from(scale.abs()) + 1e-9 || end);
+                let end = [levels.lowest, levels.highest].contains(&f64::from(*level));
+                let half = 0.5 * levels.step * f64::from(scale.abs());
+                assert!((w - back).abs() <= half + 1e-9 || end);
                 assert_eq!(half::bf16::from_f32(scale).to_f32(), scale);
             }
         }
@@ -254,16 +257,30 @@ mod tests {
     #[test]
     fn what_was_rounded_with_other_scales_stays() {
         // The largest entry is at no end of the levels, and of either sign.
-        for (bits, most) in [(3, 3), (4, 5), (8, 100)] {
+        for (bits, most) in [(2, 3), (3, 3), (4, 5), (8, 100)] {
             for sign in [-1, 1] {
                 let scale = half::bf16::from_f32(0.0371).to_f64();
                 let weight = DMatrix::from_fn(48, 3, |i, o| {
                     let level = (7 * i as i32 + o as i32) % (2 * most) - most;
+                    // Levels of two bits are odd.
+                    let level = if bits == 2 { level | 1 } else { level };
                     scale * f64::from(if level == -most { sign * most } else { level })
                 });
                 let rounded = RoundedMatrix::nearest(&weight, bits, 16).unwrap();
                 assert_eq!(rounded.weight(), weight, "{bits} {sign}");
             }
+        }
+    }
+
+    #[test]
+    fn inputs_that_pad_change_no_scale() {
+        let weight = waves(24, 3);
+        let padded = weight.clone().resize_vertically(32, 0.0);
+        for bits in [2, 3] {
+            let [alone, beside] =
+                [&weight, &padded].map(|weight| RoundedMatrix::nearest(weight, bits, 32).unwrap());
+            assert_eq!(alone.scales(), beside.scales());
+            assert_eq!(alone.weight(), beside.weight().rows(0, 24));
         }
     }
 
@@ -282,7 +299,7 @@ mod tests {
     fn what_cannot_be_rounded_is_refused() {
         let weight = waves(16, 1);
         let bits = RoundedMatrix::nearest(&weight, 5, 16).unwrap_err();
-        assert!(bits.to_string().contains("5 bits, expected 3, 4 or 8"));
+        assert!(bits.to_string().contains("5 bits, expected 2, 3, 4 or 8"));
         let group = RoundedMatrix::nearest(&weight, 4, 12).unwrap_err();
         assert!(group.to_string().contains("groups of 12 inputs"));
         let infinite = DMatrix::from_element(16, 1, f64::INFINITY);

@@ -7,6 +7,7 @@
 mod choice;
 mod compensated;
 mod half;
+mod levels;
 mod matrix;
 mod shared;
 mod storage;
@@ -15,6 +16,7 @@ pub use choice::{LayerChoice, MapChoice, StorageChoice};
 pub use compensated::{CompensatedMap, MapMoments};
 pub(crate) use compensated::{RoundedColumn, spread};
 pub(crate) use half::HalfExponents;
+pub use levels::Levels;
 pub use matrix::RoundedMatrix;
 pub use shared::SharedMaps;
 pub use storage::{LayerStorage, MapStorage, SharedStorage, Storage};
@@ -51,11 +53,20 @@ pub enum Entries {
     Int4,
     /// 3-bit integers.
     Int3,
+    /// 2-bit integers, −3, −1, 1 or 3.
+    Int2,
 }
 
 impl Entries {
     /// Every kind, most bits first.
-    pub const ALL: [Self; 5] = [Self::Full, Self::Bf16, Self::Int8, Self::Int4, Self::Int3];
+    pub const ALL: [Self; 6] = [
+        Self::Full,
+        Self::Bf16,
+        Self::Int8,
+        Self::Int4,
+        Self::Int3,
+        Self::Int2,
+    ];
 
     /// Bits of an integer entry; `None` for floating point.
     pub fn bits(self) -> Option<u32> {
@@ -64,6 +75,7 @@ impl Entries {
             Self::Int8 => Some(8),
             Self::Int4 => Some(4),
             Self::Int3 => Some(3),
+            Self::Int2 => Some(2),
         }
     }
 }

@@ -3,7 +3,7 @@
 use hankelite_edge::{LANES, QUADS, padded};
 use nalgebra::DMatrix;
 
-use crate::rounding::RoundedMatrix;
+use crate::rounding::{Levels, RoundedMatrix};
 
 /// One number for each channel, padded with zeros.
 pub(super) fn lanes(numbers: &[f64]) -> Vec<f64> {
@@ -34,7 +34,7 @@ pub(super) fn tiles(weight: &DMatrix<f64>, rows: &[Option<usize>]) -> Vec<f64> {
 
 /// A matrix of integers as an image has it.
 pub(super) struct Integers {
-    /// Bits of an entry: 8, 4 or 3.
+    /// Bits of an entry: 8, 4, 3 or 2.
     pub(super) bits: u32,
     /// Inputs that share a scale.
     pub(super) group: usize,
@@ -54,14 +54,14 @@ pub(super) fn integers(matrix: &RoundedMatrix, rows: &[Option<usize>]) -> Intege
         3 if !group.is_multiple_of(32) => 4,
         bits => bits,
     };
-    let offset = 1i16 << (bits - 1);
+    let levels = Levels::of(bits);
     let (mut weights, mut scales) = (Vec::new(), Vec::new());
     for tile in rows.chunks(LANES) {
-        // What pads is the level 0.
+        // What pads is multiplied by zeros.
         let entry = |lane: usize, input: usize| {
             let output = tile[lane].filter(|_| input < inputs);
             let level = output.map_or(0, |o| i16::from(matrix.levels()[(input, o)]));
-            (level + offset) as u8
+            levels.code(level)
         };
         match bits {
             8 => units(&mut weights, inputs, 4, |bytes, first| {
@@ -70,6 +70,13 @@ pub(super) fn integers(matrix: &RoundedMatrix, rows: &[Option<usize>]) -> Intege
             4 => units(&mut weights, inputs, 8, |bytes, first| {
                 let entry = |lane, k| entry(lane, first + k);
                 fill(bytes, |lane, k| entry(lane, k) | entry(lane, 4 + k) << 4);
+            }),
+            2 => units(&mut weights, inputs, 16, |bytes, first| {
+                let entry = |lane, k| entry(lane, first + k);
+                let pair = |lane, k, q: usize| entry(lane, 4 * q + k) << (2 * q);
+                fill(bytes, |lane, k| {
+                    (0..4).fold(0, |byte, q| byte | pair(lane, k, q))
+                });
             }),
             _ => units(&mut weights, inputs, 32, |bytes, first| {
                 three(bytes, |lane, k| entry(lane, first + k));
@@ -214,10 +221,14 @@ mod tests {
     #[test]
     fn every_level_is_where_the_runtime_looks_for_it() {
         let weight = DMatrix::from_fn(40, 3, |i, o| (1.7 * i as f64 + o as f64).sin());
-        for bits in [8, 4, 3] {
+        for bits in [8, 4, 3, 2] {
             let rounded = RoundedMatrix::nearest(&weight, bits, 32).unwrap();
             let laid = integers(&rounded, &rows(3, 1));
-            let offset = 1i16 << (bits - 1);
+            let (offset, step) = if bits == 2 {
+                (3, 2)
+            } else {
+                (1 << (bits - 1), 1)
+            };
             for (input, output) in (0..40).flat_map(|i| (0..3).map(move |o| (i, o))) {
                 let at = |unit: usize, bytes: usize| {
                     let unit = &laid.weights[input / unit * bytes..];
@@ -226,6 +237,7 @@ mod tests {
                 let found = match bits {
                     8 => at(4, 64)(0),
                     4 => at(8, 64)(0) >> (input % 8 / 4 * 4) & 15,
+                    2 => at(16, 64)(0) >> (input % 16 / 4 * 2) & 3,
                     _ => {
                         let (quad, byte) = (input % 32 / 4, at(32, 192));
                         match quad {
@@ -235,7 +247,11 @@ mod tests {
                     }
                 };
                 let level = i16::from(rounded.levels()[(input, output)]);
-                assert_eq!(found - offset, level, "{bits} bits, {input}, {output}");
+                assert_eq!(
+                    step * found - offset,
+                    level,
+                    "{bits} bits, {input}, {output}"
+                );
             }
         }
     }

@@ -519,6 +519,7 @@ impl Packer {
                 record.entries = match integers.bits {
                     8 => code::INT8,
                     4 => code::INT4,
+                    2 => code::INT2,
                     _ => code::INT3,
                 };
                 let Ok(group) = u16::try_from(integers.group) else {

@@ -269,6 +269,7 @@ impl Dots for Avx512 {
         let (words, all) = (self.0.avx512bw, self.0.avx512f);
         // Shifts of 16 bits: the mask leaves nothing of the neighbour.
         let shifted = match SHIFT {
+            2 => words._mm512_srli_epi16::<2>(bytes),
             4 => words._mm512_srli_epi16::<4>(bytes),
             5 => words._mm512_srli_epi16::<5>(bytes),
             6 => words._mm512_srli_epi16::<6>(bytes),
@@ -381,6 +382,7 @@ impl Avx2 {
     fn bits_of<const SHIFT: i32>(self, bytes: __m256i, mask: u8) -> __m256i {
         let units = self.0.avx2;
         let shifted = match SHIFT {
+            2 => units._mm256_srli_epi16::<2>(bytes),
             4 => units._mm256_srli_epi16::<4>(bytes),
             5 => units._mm256_srli_epi16::<5>(bytes),
             6 => units._mm256_srli_epi16::<6>(bytes),

@@ -155,7 +155,7 @@ def check(program, model, declared, causal):
         errors["step"] = apart(by_steps(step, made, inputs), expected)
     else:
         assert "bidirectional" in made, made
-    for mixing in ("bf16", "int8", "int4", "int3"):
+    for mixing in ("bf16", "int8", "int4", "int3", "int2"):
         few, made = program.export(model, declared, "--sequence", "--mixing", mixing, "--group", "16")
         same, _ = program.export(model, declared, "--sequence")
         first = {made["inputs"][0]["name"]: inputs}

@@ -411,7 +411,7 @@ fn every_kind_of_numbers_is_packed_and_measured() {
     let file = folder.path().join("waves.edge");
     let image = file.to_str().unwrap();
     let mut sizes = Vec::new();
-    for mixing in ["full", "bf16", "int8", "int4", "int3"] {
+    for mixing in ["full", "bf16", "int8", "int4", "int3", "int2"] {
         let kinds = ["--mixing", mixing, "--numbers", "f16", "--group", "16"];
         let arguments = [&["pack", WAVES, "--output", image][..], &kinds].concat();
         let packed = program(&arguments, b"");
@@ -431,7 +431,7 @@ fn every_kind_of_numbers_is_packed_and_measured() {
     let bench: Value = serde_json::from_slice(&bench.stdout).unwrap();
     let rows = bench["rows"].as_array().unwrap().iter();
     let rows: Vec<&str> = rows.map(|row| row["mixing"].as_str().unwrap()).collect();
-    assert_eq!(rows, ["full", "bf16", "int8", "int4", "int3"]);
+    assert_eq!(rows, ["full", "bf16", "int8", "int4", "int3", "int2"]);
     let odd = program(
         &["stream", WAVES, "--mixing", "int8", "--group", "24"],
         b"0",

@@ -16,7 +16,7 @@ pub trait Dots: Copy {
 
     /// Bytes as the memory has them.
     fn load(self, bytes: &[u8; QUADS]) -> Self::Bytes;
-    /// (b >> SHIFT) & mask of every byte, SHIFT being 0, 4, 5 or 6. The mask leaves no bit that was
+    /// (b >> SHIFT) & mask of every byte, SHIFT being 0, 2, 4, 5 or 6. The mask leaves no bit that was
     /// shifted in.
     fn bits<const SHIFT: i32>(self, bytes: Self::Bytes, mask: u8) -> Self::Bytes;
     /// a | b.

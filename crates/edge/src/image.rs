@@ -269,7 +269,7 @@ impl<'a, T: Real> ImageView<'a, T> {
         } = shape;
         expect("number of rows", matrix.outputs, outputs as u32)?;
         expect("number of columns", matrix.inputs, inputs as u32)?;
-        check_code("kind of entries", matrix.entries, code::INT3)?;
+        check_code("kind of entries", matrix.entries, code::INT2)?;
         check_code("kind of numbers", matrix.numbers, code::HALF)?;
         let at = matrix.weights_at;
         let too_many = StepFault::Record {

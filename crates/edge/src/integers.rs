@@ -4,7 +4,7 @@
 //! y = s_x Σ_g s_g (Σ u x − o Σ x), where the entries are u − o: the sums are exact in 32 bits. In
 //! double precision nothing is rounded, so that it stays a check of what the entries stand for.
 
-use crate::levels::{Int3, Int4, Int8, Levels, words};
+use crate::levels::{Int2, Int3, Int4, Int8, Levels, words};
 use crate::streams::Streams;
 use crate::{Dots, ImageView, LANES, Matrix, Processor, QUADS, Real, StepFault, code};
 
@@ -29,6 +29,7 @@ pub(crate) fn apply<T: Real, U: Processor<T>>(
     match matrix.entries {
         code::INT8 => products::<T, U, Int8>(unit, image, matrix, room, streams),
         code::INT4 => products::<T, U, Int4>(unit, image, matrix, room, streams),
+        code::INT2 => products::<T, U, Int2>(unit, image, matrix, room, streams),
         _ => products::<T, U, Int3>(unit, image, matrix, room, streams),
     }
 }

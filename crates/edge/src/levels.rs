@@ -8,7 +8,7 @@ const PADDING: usize = 32;
 
 /// How the entries are stored.
 pub(crate) trait Levels {
-    /// What is subtracted from the unsigned entries.
+    /// What is subtracted from the unsigned entries, of two bits from twice the entries.
     const OFFSET: i32;
     /// Inputs of a unit.
     const UNIT: usize;
@@ -22,14 +22,14 @@ pub(crate) trait Levels {
     /// Four inputs of every row in each of eight, of 32 inputs.
     fn quads<D: Dots>(unit: D, whole: &Self::Whole) -> [D::Bytes; 8];
     /// Adds the products of those to sums, without a loop that counts. Where some of them hold eight
-    /// times the entries, theirs go to sums of eight times as much.
+    /// times the entries, or half of what they stand for, theirs go to the other sums.
     fn add_quads<D: Dots>(
         unit: D,
         sums: [D::Sums; 2],
         quads: [D::Bytes; 8],
         x: &[u32; 8],
     ) -> [D::Sums; 2];
-    /// The sums together with the eighths of the others.
+    /// The sums together with the others, at what these are worth.
     #[inline(always)]
     fn total<D: Dots>(_: D, [sums, _]: [D::Sums; 2]) -> D::Sums {
         sums
@@ -43,6 +43,7 @@ pub(crate) trait Levels {
 pub(crate) struct Int8;
 pub(crate) struct Int4;
 pub(crate) struct Int3;
+pub(crate) struct Int2;
 
 impl Levels for Int8 {
     const OFFSET: i32 = 128;
@@ -210,6 +211,66 @@ impl Levels for Int3 {
     }
 }
 
+impl Levels for Int2 {
+    const OFFSET: i32 = 3;
+    const UNIT: usize = 16;
+    const BLOCKS: usize = 1;
+    type Whole = [[u8; QUADS]; 2];
+
+    #[inline(always)]
+    fn wholes(blocks: &[[u8; QUADS]]) -> (&[Self::Whole], &[[u8; QUADS]]) {
+        blocks.as_chunks()
+    }
+    #[inline(always)]
+    fn quads<D: Dots>(unit: D, [a, b]: &Self::Whole) -> [D::Bytes; 8] {
+        let ([a, b, c, d], [e, f, g, h]) = (pairs(unit, a), pairs(unit, b));
+        [a, b, c, d, e, f, g, h]
+    }
+    #[inline(always)]
+    fn add_quads<D: Dots>(
+        unit: D,
+        [sums, mut halves]: [D::Sums; 2],
+        quads: [D::Bytes; 8],
+        x: &[u32; 8],
+    ) -> [D::Sums; 2] {
+        for k in 0..8 {
+            halves = unit.add_small_dots(halves, quads[k], x[k]);
+        }
+        [sums, halves]
+    }
+    #[inline(always)]
+    fn total<D: Dots>(unit: D, [sums, halves]: [D::Sums; 2]) -> D::Sums {
+        unit.add(sums, unit.add(halves, halves))
+    }
+    #[inline(always)]
+    fn add_rest<D: Dots>(unit: D, sums: D::Sums, rest: &[[u8; QUADS]], x: &[u32]) -> D::Sums {
+        let (x, mut halves) = (x.as_chunks::<4>().0, unit.same(0));
+        for k in 0..rest.len().min(x.len()) {
+            let quads = pairs(unit, &rest[k]);
+            for q in 0..4 {
+                halves = unit.add_small_dots(halves, quads[q], x[k][q]);
+            }
+        }
+        Self::total(unit, [sums, halves])
+    }
+    fn level(blocks: &[[u8; QUADS]], lane: usize, input: usize) -> i32 {
+        let byte = blocks[0][4 * lane + input % 4];
+        2 * i32::from(byte >> (input / 4 * 2) & 3) - Self::OFFSET
+    }
+}
+
+/// The four quads of a block of pairs of bits.
+#[inline(always)]
+fn pairs<D: Dots>(unit: D, block: &[u8; QUADS]) -> [D::Bytes; 4] {
+    let all = unit.load(block);
+    [
+        unit.bits::<0>(all, 3),
+        unit.bits::<2>(all, 3),
+        unit.bits::<4>(all, 3),
+        unit.bits::<6>(all, 3),
+    ]
+}
+
 /// Adds the products of eight inputs.
 #[inline(always)]
 fn nibbles<D: Dots>(unit: D, sums: D::Sums, block: &[u8; QUADS], x: [u32; 2]) -> D::Sums {
@@ -235,6 +296,7 @@ pub(crate) fn tile_bytes(kind: u8, inputs: usize) -> usize {
     let blocks = match kind {
         code::INT8 => inputs.div_ceil(Int8::UNIT) * Int8::BLOCKS,
         code::INT4 => inputs.div_ceil(Int4::UNIT) * Int4::BLOCKS,
+        code::INT2 => inputs.div_ceil(Int2::UNIT) * Int2::BLOCKS,
         _ => inputs.div_ceil(Int3::UNIT) * Int3::BLOCKS,
     };
     blocks * QUADS

@@ -57,6 +57,8 @@ pub mod code {
     pub const INT4: u8 = 3;
     /// Entries of a matrix: u − 4 for three bits u, times scales.
     pub const INT3: u8 = 4;
+    /// Entries of a matrix: 2 u − 3 for two bits u, times scales.
+    pub const INT2: u8 = 5;
 }
 
 macro_rules! record {
@@ -186,8 +188,9 @@ record! {
     /// - `INT3`: a unit is 32 inputs, eight times four: thrice 64 bytes A, B, C. The first four are in the
     ///   lowest three bits of A, the next in the next three, those after them in B and C likewise. The
     ///   last eight have their lower two bits highest in A and in B, the upper ones in bits 6 and 7 of C.
+    /// - `INT2`: a unit is 16 inputs: the lowest two bits are those of the first four, and so on.
     Matrix {
-        /// `FULL`, `BF16`, `INT8`, `INT4` or `INT3`.
+        /// `FULL`, `BF16`, `INT8`, `INT4`, `INT3` or `INT2`.
         entries: u8,
         /// `FULL` or `HALF`: the numbers of b.
         numbers: u8,

@@ -59,6 +59,7 @@ fn dequantised(graph: &mut Graph, name: &str, rounded: &RoundedMatrix) -> String
             Kind::Int8,
             by_rows(levels).map(|level| level as u8).collect(),
         ),
+        // Two bits have the levels −3 to 3.
         _ => (Kind::Int4, in_pairs(by_rows(levels))),
     };
     let integers = graph.constant(name, kind, &dims, bytes);

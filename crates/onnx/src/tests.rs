@@ -96,6 +96,7 @@ fn every_network_is_a_graph_in_order() {
             Entries::Int8,
             Entries::Int4,
             Entries::Int3,
+            Entries::Int2,
         ] {
             for form in [Form::Step, Form::Sequence] {
                 let (exported, graph) = written(&model, entries, form);

@@ -468,7 +468,7 @@ def test_a_whole_model_comes_down_to_a_target(waves, tmp_path):
     size = small.choice["size"]
     assert size["weights"] + size["state"] <= 5000 and len(small.image) == size["weights"]
     assert {layer["map"]["entries"] for layer in small.choice["plan"]["layers"]} <= {
-        "int8", "int4", "int3", "bf16", "full"
+        "int8", "int4", "int3", "int2", "bf16", "full"
     }
     near = hk.reduce(waves, max_change=0.1, calibrate=sequences)
     assert near.choice["held_out_change"] <= 0.1

@@ -219,7 +219,7 @@ fn maps_of_few_bits_compute_and_are_written_as_rounded_and_gradients_pass_them()
     let (_, input) = inputs();
     let plain = outputs(&network(&pre()), &input);
     let mut moved = Vec::new();
-    for entries in [Entries::Int8, Entries::Int4, Entries::Int3] {
+    for entries in [Entries::Int8, Entries::Int4, Entries::Int3, Entries::Int2] {
         let (held, rounded) = held(entries);
         assert!(worst(&outputs(&held, &input), &outputs(&rounded, &input)) < 1e-12);
         moved.push(worst(&outputs(&held, &input), &plain));
@@ -263,7 +263,7 @@ fn maps_of_few_bits_compute_and_are_written_as_rounded_and_gradients_pass_them()
 /// Bits of its own for every map, the ends included.
 fn each_of_its_own() -> StorageChoice {
     let of = |entries| Some(MapChoice::of(entries));
-    let kinds = [Entries::Int4, Entries::Bf16, Entries::Int3, Entries::Int8];
+    let kinds = [Entries::Int4, Entries::Bf16, Entries::Int3, Entries::Int2];
     let layers = kinds.into_iter().cycle().take(pre().blocks().len());
     let layers = layers.map(|entries| LayerChoice {
         map: of(entries),

@@ -16,12 +16,13 @@ use crate::cli::printer::Printer;
 use crate::cli::quantities::above_zero;
 
 /// How the entries of the maps between channels are stored.
-pub(super) const MIXING: [Word; 5] = [
+pub(super) const MIXING: [Word; 6] = [
     word("full", "f32"),
     word("bf16", "bfloat16"),
     word("int8", "8-bit integers with a scale for each row and group"),
     word("int4", "4-bit integers, likewise"),
     word("int3", "3-bit integers, likewise"),
+    word("int2", "2-bit integers, likewise: -3, -1, 1 and 3"),
 ];
 
 /// How the numbers beside the maps are stored.

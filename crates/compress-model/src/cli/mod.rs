@@ -217,7 +217,7 @@ enum Command {
     Bench(bench::Arguments),
     /// Whether a model keeps within bytes and accuracy: exit code 1 where it does not.
     Check(check::Arguments),
-    /// Write the image that a device runs, with maps of 16, 8, 4 or 3 bits where requested.
+    /// Write the image that a device runs, with maps of 16, 8, 4, 3 or 2 bits where requested.
     Pack(pack::Arguments),
     /// Write the network as an ONNX file, for ONNX Runtime and others: one step, or whole sequences.
     Export(export::Arguments),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ._live import Live
 
 #: Bits of the entries that are tried.
-_BITS = {"int8": 8, "int4": 4, "int3": 3}
+_BITS = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
 #: Inputs that share a scale, two bytes each.
 _GROUP = 32
 #: A map of fewer inputs is not worth its scales.
@@ -42,7 +42,7 @@ class Rounded:
     """The integers that a weight stands for: ``scales`` times ``levels``, group by group.
 
     Attributes:
-        entries: ``int8``, ``int4`` or ``int3``.
+        entries: ``int8``, ``int4``, ``int3`` or ``int2``.
         group: inputs that share a scale.
         levels: integers, (outputs, inputs).
         scales: bfloat16 numbers, (outputs, groups).
@@ -67,6 +67,8 @@ class Rounded:
 
 def levels(entries: str) -> tuple[int, int, int]:
     """The lowest level, the highest one, and the step from one to the next."""
+    if entries == "int2":
+        return -3, 3, 2
     most = 1 << (_BITS[entries] - 1)
     return -most, most - 1, 1
 

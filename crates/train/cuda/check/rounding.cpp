@@ -9,7 +9,7 @@ struct Map {
     RoundingShape shape;
     std::vector<float> weight, range, slopes;
 
-    explicit Map(float most) : shape{5, 40, 16, 3, most} {
+    Map(float most, float step) : shape{5, 40, 16, 3, -most, most - 2 + step, step} {
         check::Waves waves(unsigned(most) + 1);
         weight = waves.many<float>(shape.outputs * shape.inputs);
         range = waves.many<float>(shape.outputs * shape.groups, -0.7, 0.3);
@@ -26,7 +26,7 @@ struct Map {
 
     // The bfloat16 nearest to a scale: of all with its sign and near its exponent.
     double scale(int row) const {
-        double exact = -double(range[row]) / shape.most;
+        double exact = double(range[row]) / shape.lowest;
         if (exact == 0) return 0;
         int exponent;
         std::frexp(exact, &exponent);
@@ -40,14 +40,15 @@ struct Map {
 
     Entry entry(size_t at) const {
         double s = scale(at / shape.inputs * shape.groups + at % shape.inputs / shape.group);
-        double w = weight[at], best = -shape.most;
+        double w = weight[at], best = shape.lowest;
         if (s == 0) return {0, 1, 0};
-        for (double q = -shape.most; q < shape.most; q++) {
+        double middle = shape.step - 1, half = 0.5 * shape.step;
+        for (double q = shape.lowest; q <= shape.highest; q += shape.step) {
             double now = std::abs(w / s - q), before = std::abs(w / s - best);
-            // Of two levels as near the one away from zero.
-            if (now < before || (now == before && std::abs(q) > std::abs(best))) best = q;
+            // Of two levels as near the one away from the middle.
+            if (now < before || (now == before && std::abs(q - middle) > std::abs(best - middle))) best = q;
         }
-        bool within = w / s >= -shape.most - 0.5 && w / s < shape.most - 0.5;
+        bool within = w / s >= shape.lowest - half && w / s < shape.highest + half;
         return {s * best, within ? 1.0 : 0.0, within ? best - w / s : best};
     }
 };
@@ -55,8 +56,8 @@ struct Map {
 }  // namespace
 
 void check_rounding() {
-    for (float most : {4.0f, 8.0f, 128.0f}) {
-        Map map(most);
+    for (float most : {3.0f, 4.0f, 8.0f, 128.0f}) {
+        Map map(most, most < 4 ? 2 : 1);
         size_t count = map.weight.size(), ranges = map.range.size();
         std::string name = "rounding, lowest level -" + std::to_string(int(most));
         auto found = check::in_both_orders<std::vector<float>>(name, [&] {

@@ -2,7 +2,7 @@
 //! way back, with scales that are trained, too.
 
 use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, Var, bail};
-use hankelite::rounding::{Entries, MapChoice, RoundedMatrix, StorageChoice};
+use hankelite::rounding::{Entries, Levels, MapChoice, RoundedMatrix, StorageChoice};
 use nalgebra::DMatrix;
 
 #[cfg(feature = "cuda")]
@@ -120,7 +120,9 @@ impl Held {
         let scales = RoundedMatrix::best_scales(weight, bits, group);
         let scales = scales.map_err(candle_core::Error::wrap)?;
         let form = IntegerForm { bits, group };
-        let ranges = scales.iter().map(|&scale| -f64::from(scale) * form.most());
+        let ranges = scales
+            .iter()
+            .map(|&scale| f64::from(scale) * form.levels().lowest);
         let shape = [scales.ncols(), scales.nrows()];
         let range = var(&ranges.collect::<Vec<_>>(), &shape, to)?;
         Ok(Some(Self::Integers { form, range }))
@@ -147,7 +149,7 @@ impl Held {
             }
             #[cfg(feature = "cuda")]
             Self::Integers { form, range } if gpu::takes(weight.device(), weight.dtype()) => {
-                gpu::rounding::rounded([weight, range], form.group, form.most())
+                gpu::rounding::rounded([weight, range], form.group, form.levels())
             }
             Self::Integers { form, range } => {
                 let device = weight.device().clone();
@@ -160,9 +162,8 @@ impl Held {
 }
 
 impl IntegerForm {
-    /// −1 times the lowest level.
-    fn most(self) -> f64 {
-        f64::from(1u32 << (self.bits - 1))
+    fn levels(self) -> Levels {
+        Levels::of(self.bits)
     }
 
     /// The nearest levels of weights (outputs × inputs) with the scales of these ranges.
@@ -170,7 +171,9 @@ impl IntegerForm {
         let (outputs, inputs) = weight.dims2()?;
         // Inputs × outputs by columns is outputs × inputs by rows.
         let matrix = DMatrix::from_vec(inputs, outputs, host(weight)?);
-        let scales = host(range)?.into_iter().map(|range| -range / self.most());
+        let scales = host(range)?
+            .into_iter()
+            .map(|range| range / self.levels().lowest);
         let scales = DMatrix::from_iterator(inputs.div_ceil(self.group), outputs, scales);
         match RoundedMatrix::with_scales(&matrix, self.bits, self.group, &scales) {
             Ok(rounded) => Ok(rounded),
@@ -212,7 +215,7 @@ impl CustomOp2 for StraightThrough {
         _: &Tensor,
         slopes: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let form = self.0;
+        let (form, levels) = (self.0, self.0.levels());
         let rounded = form.rounded(weight, range)?;
         let inputs = weight.dim(1)?;
         let mut of_weights = host(slopes)?;
@@ -227,9 +230,9 @@ impl CustomOp2 for StraightThrough {
             }
             let level = f64::from(rounded.levels()[(input, output)]);
             let value = weights[at] / scale;
-            let is_within = (-form.most() - 0.5..form.most() - 0.5).contains(&value);
+            let is_within = levels.covers(value);
             let by_scale = if is_within { level - value } else { level };
-            of_ranges[output * groups + input / form.group] -= *slope * by_scale / form.most();
+            of_ranges[output * groups + input / form.group] += *slope * by_scale / levels.lowest;
             if !is_within {
                 *slope = 0.0;
             }

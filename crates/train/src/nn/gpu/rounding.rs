@@ -2,6 +2,7 @@
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Result, Tensor};
+use hankelite::rounding::Levels;
 
 use super::{File, Grid, address, int, launch, room, structures};
 use crate::nn::gradient::{Known, of_two};
@@ -13,17 +14,19 @@ struct RoundingShape {
     inputs: i32,
     group: i32,
     groups: i32,
-    most: f32,
+    lowest: f32,
+    highest: f32,
+    step: f32,
 }
 
-structures!(RoundingShape: 20);
+structures!(RoundingShape: 28);
 
-/// Weights (outputs × inputs) at the levels of their ranges (outputs × groups): `most` levels below zero,
-/// and a scale for each `group` of inputs.
+/// Weights (outputs × inputs) at the levels of their ranges (outputs × groups), with a scale for each `group`
+/// of inputs.
 pub(in crate::nn) fn rounded(
     [weight, range]: [&Tensor; 2],
     group: usize,
-    most: f64,
+    levels: Levels,
 ) -> Result<Tensor> {
     let ((outputs, inputs), (_, groups)) = (weight.dims2()?, range.dims2()?);
     let shape = RoundingShape {
@@ -31,7 +34,9 @@ pub(in crate::nn) fn rounded(
         inputs: int(inputs)?,
         group: int(group)?,
         groups: int(groups)?,
-        most: most as f32,
+        lowest: levels.lowest as f32,
+        highest: levels.highest as f32,
+        step: levels.step as f32,
     };
     let (w, r) = (weight.detach().contiguous()?, range.detach().contiguous()?);
     let value = room(w.shape(), DType::F32, w.device())?;
