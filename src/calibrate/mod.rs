@@ -30,6 +30,7 @@ pub use logits::LogitFit;
 pub(crate) use logits::{Combinations, left};
 pub use longer::{Longer, change_beyond};
 use mimo::LayerSequences;
+pub(crate) use mimo::states;
 pub use reduction::{Calibrated, CalibratedReduction, CalibrationRun, Choice};
 pub use rescale::{Rescaled, rescale};
 pub use settings::{Importance, Settings, TargetSize, WeightChoice};

@@ -5,7 +5,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::calibrate::LogitFit;
+use crate::calibrate::{CalibratedReduction, LogitFit};
 use crate::compress::LayerRecord;
 use crate::infer::{InferError, Network, Path as InferPath, Signal};
 use crate::model::Model;
@@ -174,10 +174,17 @@ impl TargetReduction<'_> {
             });
             let responses = each.collect::<Result<Vec<_>, InferError>>()?;
             if let Some(choice) = rounded(choice.map) {
-                let activated = |y: &DMatrix<f64>| full.activated(layer, y);
                 let outputs = model.blocks()[layer].outputs();
-                let moments = moments(&responses, activated, &pairs, outputs)?;
-                let (rounded, map) = self.rounded_map(&model, layer, choice, &moments)?;
+                let moments = moments(responses.len(), outputs, |index| {
+                    let steps = pairs[index][0].steps;
+                    let activated = |y: &DMatrix<f64>| {
+                        let y = y.rows(0, steps).into_owned();
+                        full.activated(layer, &y)
+                    };
+                    let [y, z] = &responses[index];
+                    Ok([activated(y)?, activated(z)?])
+                })?;
+                let (rounded, map) = rounded_map(self.reduction, &model, layer, choice, &moments)?;
                 storage.layers[layer].map = map;
                 model = rounded;
             }
@@ -190,31 +197,6 @@ impl TargetReduction<'_> {
             })?;
         }
         Ok(model)
-    }
-
-    /// The model with one map rounded: for the moments of its inputs, or for the logits, whichever
-    /// changes the logits less.
-    fn rounded_map(
-        &self,
-        model: &Model,
-        layer: usize,
-        choice: MapChoice,
-        moments: &MapMoments,
-    ) -> Result<(Model, MapStorage), TargetError> {
-        let MapChoice { entries, group } = choice;
-        let block = &model.blocks()[layer];
-        let Some(output) = block.output() else {
-            return Ok((model.clone(), MapStorage::Full));
-        };
-        let map = moments.compensated(&output.linear, entries, group)?;
-        let by_moments = model.with_block(layer, with_map(block, map.linear)?)?;
-        let Some(by_logits) = rounded_for_logits(self.reduction, model, layer, choice)? else {
-            return Ok((by_moments, map.storage));
-        };
-        match checked_change(self.reduction, &by_moments)? < by_logits.change {
-            true => Ok((by_moments, map.storage)),
-            false => Ok((by_logits.model, by_logits.storage)),
-        }
     }
 
     /// What goes into the first layer, of the model and of the full one.
@@ -231,6 +213,41 @@ impl TargetReduction<'_> {
     }
 }
 
+/// The model with one map rounded: for the moments of its inputs, or for the logits, whichever
+/// changes the logits less.
+pub(super) fn rounded_map(
+    reduction: &CalibratedReduction<'_>,
+    model: &Model,
+    layer: usize,
+    choice: MapChoice,
+    moments: &MapMoments,
+) -> Result<(Model, MapStorage), TargetError> {
+    let by_moments = by_moments(model, layer, choice, moments)?;
+    let Some(by_logits) = rounded_for_logits(reduction, model, layer, choice)? else {
+        return Ok(by_moments);
+    };
+    match checked_change(reduction, &by_moments.0)? < by_logits.change {
+        true => Ok(by_moments),
+        false => Ok((by_logits.model, by_logits.storage)),
+    }
+}
+
+/// The model with one map rounded for the moments of its inputs.
+pub(super) fn by_moments(
+    model: &Model,
+    layer: usize,
+    choice: MapChoice,
+    moments: &MapMoments,
+) -> Result<(Model, MapStorage), TargetError> {
+    let block = &model.blocks()[layer];
+    let Some(output) = block.output() else {
+        return Ok((model.clone(), MapStorage::Full));
+    };
+    let map = moments.compensated(&output.linear, choice.entries, choice.group)?;
+    let model = model.with_block(layer, with_map(block, map.linear)?)?;
+    Ok((model, map.storage))
+}
+
 /// A layer whose map is left as it is.
 fn numbers_only(choice: &LayerChoice) -> LayerStorage {
     LayerStorage {
@@ -239,19 +256,18 @@ fn numbers_only(choice: &LayerChoice) -> LayerStorage {
     }
 }
 
-/// Moments of what a map takes in both networks.
-fn moments(
-    responses: &[[DMatrix<f64>; 2]],
-    activated: impl Fn(&DMatrix<f64>) -> Result<DMatrix<f64>, InferError> + Sync,
-    pairs: &[[Signal; 2]],
+/// Moments of what a map takes in both networks, each steps × inputs, over so many sequences.
+pub(super) fn moments(
+    sequences: usize,
     inputs: usize,
+    taken: impl Fn(usize) -> Result<[DMatrix<f64>; 2], InferError> + Sync,
 ) -> Result<MapMoments, TargetError> {
-    let both: Vec<_> = responses.iter().zip(pairs).collect();
-    let groups = both.par_chunks(GROUP).map(|members| {
+    let all: Vec<usize> = (0..sequences).collect();
+    let groups = all.par_chunks(GROUP).map(|members| {
         let mut sums = MapMoments::new(inputs);
-        for ([y, z], [signal, _]) in members {
-            let own = |y: &DMatrix<f64>| activated(&y.rows(0, signal.steps).into_owned());
-            sums.add(&own(y)?, &own(z)?)?;
+        for &index in members {
+            let [own, of_full] = taken(index)?;
+            sums.add(&own, &of_full)?;
         }
         Ok(sums)
     });

@@ -16,6 +16,7 @@ mod planner;
 mod price;
 mod rows;
 mod shared;
+mod shared_maps;
 mod sizes;
 
 pub use build::{LogitChanges, Targeted};

@@ -13,6 +13,7 @@ use crate::calibrate::CalibratedReduction;
 use crate::model::{Encoder, Model};
 use crate::rounding::{Entries, GROUP, LayerChoice, MapChoice, MapStorage, Numbers, Storage};
 use crate::target::planner::{Limits, Planner};
+use crate::target::shared_maps::{self, SharedChoice};
 use crate::target::{
     LogitChanges, Parts, Size, SizePlan, TargetError, Targeted, stand_in, step_microseconds,
 };
@@ -75,6 +76,25 @@ impl Kinds {
     /// Whether there are no fewer bits anywhere.
     fn covers(self, other: Self) -> bool {
         self.systems <= other.systems && self.maps <= other.maps
+    }
+
+    /// A model rounded for what its maps take, and how it is stored.
+    fn rounded(
+        self,
+        reduction: &CalibratedReduction<'_>,
+        model: &Model,
+        for_logits: bool,
+    ) -> Result<(Model, Storage), TargetError> {
+        let storage = self.storage(model)?;
+        if self == Self::EXACT {
+            return Ok((storage.applied(model)?, storage));
+        }
+        let choice = SharedChoice {
+            systems: MapChoice::of(self.systems),
+            maps: MapChoice::of(self.maps),
+            for_logits,
+        };
+        shared_maps::rounded(reduction, model, choice, storage)
     }
 
     fn storage(self, model: &Model) -> Result<Storage, TargetError> {
@@ -143,7 +163,7 @@ impl<'a> SharedTarget<'a> {
             return Ok(change);
         }
         let model = self.made_with(&tried.orders)?;
-        let rounded = tried.kinds.storage(&model)?.applied(&model)?;
+        let (rounded, _) = tried.kinds.rounded(self.reduction, &model, false)?;
         let change = self.reduction.change_over(&rounded, tried.sequences)?;
         self.changes.borrow_mut().push((tried.clone(), change));
         Ok(change)
@@ -311,8 +331,7 @@ impl Planner for SharedTarget<'_> {
     fn build(&self, plan: &SizePlan) -> Result<Targeted, TargetError> {
         let orders: Vec<usize> = plan.orders.iter().flatten().copied().collect();
         let made = self.reduction.shared_at(&orders, Refinement::Full, true)?;
-        let storage = Kinds::planned(plan).storage(&made.model)?;
-        let rounded = storage.applied(&made.model)?;
+        let (rounded, storage) = Kinds::planned(plan).rounded(self.reduction, &made.model, true)?;
         Ok(Targeted {
             plan: plan.clone(),
             size: Size::of(&rounded, &storage)?,

@@ -8,6 +8,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/draws.rs"]
+mod draws;
 #[path = "../common/models.rs"]
 mod models;
 

@@ -2,11 +2,16 @@
 
 use hankelite::calibrate::{CalibratedReduction, Calibration, WeightChoice};
 use hankelite::infer::{Network, Path as Run};
-use hankelite::model::{Model, Sequence};
-use hankelite::rounding::{Entries, MapStorage, Numbers};
+use hankelite::model::{Model, Pooling, Sequence};
+use hankelite::rounding::{Entries, MapStorage, Numbers, Storage};
 use hankelite::stream::{Image, Runner};
 use hankelite::target::{Parts, Sizes, TargetError, WholeSize};
 use hankelite::{Declared, read};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::draws::{self, Draw, PLAIN};
+use crate::models::{change_layer, changed};
 
 const LENGTH: usize = 256;
 
@@ -201,4 +206,50 @@ fn targets_out_of_reach_are_refused() {
     let error = Sizes::new(&prepared, &[], Parts::All).err().unwrap();
     let expected = "4 calibration sequences, expected at least 8: ";
     assert!(error.to_string().starts_with(expected), "{error}");
+}
+
+/// Three layers of 16 channels that share twelve modes.
+fn of_shared_modes() -> Model {
+    let draw = Draw {
+        gated: true,
+        pooling: Some(Pooling::Mean),
+        ..PLAIN
+    };
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    changed(&draws::model(&draw, 3), |parts| {
+        for layer in 0..parts.blocks.len() {
+            let shared = draws::shared(&mut random, 16, 12, layer == 1).into_parts();
+            change_layer(parts, layer, |layer| layer.systems = shared.systems);
+        }
+    })
+}
+
+#[test]
+fn shared_modes_are_rounded_for_what_their_maps_take() {
+    let model = of_shared_modes();
+    // Two tones a sequence.
+    let tones: Vec<Vec<f32>> = tones(80).chunks(2).map(|pair| pair.concat()).collect();
+    let all = listed(&tones);
+    let (used, other) = all.split_at(32);
+    let network = Network::new(&model, LENGTH, Run::Auto).unwrap();
+    let calibration = Calibration::gather(&network, used, "tones").unwrap();
+    let choice = WeightChoice::Auto;
+    let prepared = CalibratedReduction::new(&model, &calibration, used, choice, &()).unwrap();
+    let sizes = Sizes::new(&prepared, other, Parts::Maps).unwrap();
+    let mut bits = Vec::new();
+    for times in [3.0, 4.5, 5.5] {
+        let made = sizes.meet(&WholeSize::times(times)).unwrap();
+        let nearest = Storage::chosen(&model, &made.plan.storage()).unwrap();
+        let nearest = prepared.change_on(&nearest.applied(&model).unwrap(), other);
+        let (nearest, change) = (nearest.unwrap(), made.held_out_change.unwrap());
+        assert!(change < 0.85 * nearest, "1/{times}: {change} {nearest}");
+        // The storage has the model's own numbers.
+        let image = Image::packed(&made.model, &made.storage).unwrap();
+        assert_eq!(image.as_bytes().len(), made.size.weights);
+        let again = Storage::chosen(&made.model, &made.plan.storage()).unwrap();
+        let again = prepared.change_on(&again.applied(&made.model).unwrap(), other);
+        assert!((again.unwrap() - change).abs() < 1e-9);
+        bits.push(made.plan.layers[0].systems.unwrap().entries);
+    }
+    assert!(bits.is_sorted() && bits[0] < bits[2], "{bits:?}");
 }

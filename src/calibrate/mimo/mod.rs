@@ -29,6 +29,7 @@ mod unit;
 
 use hankelite_control::{ControlError, Refinement};
 use in_class::cut_in_class;
+use modes::Modes;
 use nalgebra::DMatrix;
 pub(super) use network::{SharedReduction, SharedSettings};
 use sample::Sample;
@@ -149,6 +150,12 @@ pub(super) fn reduce_layer_jointly(
         record: record_of_joint(&block[0], &block[1], joint, sequences.length())?,
         block: block[1].clone(),
     })
+}
+
+/// The states of the first system of a layer at every step of its input: the real parts of all modes,
+/// then the imaginary ones.
+pub(crate) fn states(block: &Block, input: &DMatrix<f64>) -> DMatrix<f64> {
+    Modes::of(block, 0).states(input)
 }
 
 /// Whether a layer can be reduced to so many modes by what is known of it.
