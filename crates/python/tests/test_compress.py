@@ -38,7 +38,8 @@ def test_a_size_by_times_fits_and_is_measured(waves, labelled, sized):
 def test_without_a_size_the_smallest_is_taken_that_keeps_the_accuracy(waves, labelled):
     small = hk.compress(waves, labelled, within=1.5, only="all")
     tried = small.choice["tried"]
-    assert [round(row["times"]) for row in tried] == [2, 3, 4, 6, 8, 12, 16, 24][: len(tried)]
+    for row, wanted in zip(tried, [2, 3, 4, 6, 8, 12, 16, 24]):
+        assert wanted <= row["times"] < 1.1 * wanted
     full = small.choice["full_accuracy"]
     kept = [row["bytes"] for row in tried if row["accuracy"] >= full - 1.5]
     assert small.bytes == min(kept) == small.choice["bytes"]

@@ -113,8 +113,9 @@ def test_levels_are_those_of_the_library():
         own = held.rounded(torch.from_numpy(weight.T.copy()))
         ends = levels(kind)
         assert own.levels.min() == integers.min() >= ends[0] and own.levels.max() <= ends[1]
+        # In scales: half a step, and what the ends cut off, of two bits on purpose.
         error = np.abs(own.weight - weight.T).max()
-        assert error <= 0.75 * float(scales.abs().max())
+        assert error <= (2.0 if kind == "int2" else 0.75) * float(scales.abs().max())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
