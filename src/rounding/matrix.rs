@@ -99,14 +99,14 @@ impl RoundedMatrix {
         check(weight, bits, group)?;
         let (inputs, outputs) = weight.shape();
         // Two bits have no zero: inputs that only pad, and meet zeros, are not to shrink a scale.
-        let counts = |input: usize| bits != 2 || weight.row(input).iter().any(|&w| w != 0.0);
-        let counts: Vec<bool> = (0..inputs).map(counts).collect();
+        let is_used = |input: usize| bits != 2 || weight.row(input).iter().any(|&w| w != 0.0);
+        let is_used: Vec<bool> = (0..inputs).map(is_used).collect();
         Ok(DMatrix::from_fn(
             inputs.div_ceil(group),
             outputs,
             |of, output| {
                 let own = of * group..inputs.min((of + 1) * group);
-                let own = own.filter(|&input| counts[input]);
+                let own = own.filter(|&input| is_used[input]);
                 let entries: Vec<f64> = own.map(|input| weight[(input, output)]).collect();
                 best_scale(&entries, bits)
             },

@@ -19,7 +19,7 @@ use crate::target::rows::{checked_change, rounded_for_logits};
 use crate::target::{Size, SizePlan, TargetError, TargetReduction};
 
 /// Sequences that maps are rounded on.
-const ROUNDED_ON: usize = 64;
+pub(super) const ROUNDED_ON: usize = 64;
 
 /// What a residue in half precision may cost by itself, as a share of its mode's norm: 1 to 16
 /// times what the format rounds it by.

@@ -10,10 +10,9 @@ use crate::rounding::{
     Entries, MapChoice, MapMoments, RoundingError, SharedMaps, SharedStorage, Storage,
 };
 use crate::target::TargetError;
-use crate::target::build::{by_moments, moments, rounded_map};
+use crate::target::build::{ROUNDED_ON, by_moments, moments, rounded_map};
 
-/// Sequences that maps are rounded on, and steps of them all, about.
-const ROUNDED_ON: usize = 64;
+/// Steps that maps are rounded on, about.
 const STEPS_MAX: usize = 20_000;
 
 /// The entries of B and C, and of the maps between channels.

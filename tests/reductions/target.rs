@@ -39,19 +39,28 @@ fn listed(tones: &[Vec<f32>]) -> Vec<Sequence<'_>> {
     tones.iter().map(|tone| Sequence::Values(tone)).collect()
 }
 
-/// What a test does with a model that is ready to be brought to a size; then sequences that are not its
+/// What a test does with the shipped model, ready to be brought to a size; then sequences that are not its
 /// own.
 fn with_sizes(
     parts: Parts,
     test: impl FnOnce(&CalibratedReduction<'_>, &Sizes<'_>, &[Sequence<'_>]),
 ) {
-    let (model, tones) = (shipped(), tones(40));
-    let all = listed(&tones);
+    with_sizes_of(&shipped(), &tones(40), parts, test);
+}
+
+/// The same for any model; the first 32 sequences calibrate it.
+fn with_sizes_of(
+    model: &Model,
+    tones: &[Vec<f32>],
+    parts: Parts,
+    test: impl FnOnce(&CalibratedReduction<'_>, &Sizes<'_>, &[Sequence<'_>]),
+) {
+    let all = listed(tones);
     let (used, other) = all.split_at(32);
-    let network = Network::new(&model, LENGTH, Run::Auto).unwrap();
+    let network = Network::new(model, LENGTH, Run::Auto).unwrap();
     let calibration = Calibration::gather(&network, used, "tones").unwrap();
     let choice = WeightChoice::Auto;
-    let prepared = CalibratedReduction::new(&model, &calibration, used, choice, &()).unwrap();
+    let prepared = CalibratedReduction::new(model, &calibration, used, choice, &()).unwrap();
     test(
         &prepared,
         &Sizes::new(&prepared, other, parts).unwrap(),
@@ -229,27 +238,22 @@ fn shared_modes_are_rounded_for_what_their_maps_take() {
     let model = of_shared_modes();
     // Two tones a sequence.
     let tones: Vec<Vec<f32>> = tones(80).chunks(2).map(|pair| pair.concat()).collect();
-    let all = listed(&tones);
-    let (used, other) = all.split_at(32);
-    let network = Network::new(&model, LENGTH, Run::Auto).unwrap();
-    let calibration = Calibration::gather(&network, used, "tones").unwrap();
-    let choice = WeightChoice::Auto;
-    let prepared = CalibratedReduction::new(&model, &calibration, used, choice, &()).unwrap();
-    let sizes = Sizes::new(&prepared, other, Parts::Maps).unwrap();
-    let mut bits = Vec::new();
-    for times in [3.0, 4.5, 5.5] {
-        let made = sizes.meet(&WholeSize::times(times)).unwrap();
-        let nearest = Storage::chosen(&model, &made.plan.storage()).unwrap();
-        let nearest = prepared.change_on(&nearest.applied(&model).unwrap(), other);
-        let (nearest, change) = (nearest.unwrap(), made.held_out_change.unwrap());
-        assert!(change < 0.85 * nearest, "1/{times}: {change} {nearest}");
-        // The storage has the model's own numbers.
-        let image = Image::packed(&made.model, &made.storage).unwrap();
-        assert_eq!(image.as_bytes().len(), made.size.weights);
-        let again = Storage::chosen(&made.model, &made.plan.storage()).unwrap();
-        let again = prepared.change_on(&again.applied(&made.model).unwrap(), other);
-        assert!((again.unwrap() - change).abs() < 1e-9);
-        bits.push(made.plan.layers[0].systems.unwrap().entries);
-    }
-    assert!(bits.is_sorted() && bits[0] < bits[2], "{bits:?}");
+    with_sizes_of(&model, &tones, Parts::Maps, |prepared, sizes, other| {
+        let mut bits = Vec::new();
+        for times in [3.0, 4.5, 5.5] {
+            let made = sizes.meet(&WholeSize::times(times)).unwrap();
+            let nearest = Storage::chosen(&model, &made.plan.storage()).unwrap();
+            let nearest = prepared.change_on(&nearest.applied(&model).unwrap(), other);
+            let (nearest, change) = (nearest.unwrap(), made.held_out_change.unwrap());
+            assert!(change < 0.85 * nearest, "1/{times}: {change} {nearest}");
+            // The storage has the model's own numbers.
+            let image = Image::packed(&made.model, &made.storage).unwrap();
+            assert_eq!(image.as_bytes().len(), made.size.weights);
+            let again = Storage::chosen(&made.model, &made.plan.storage()).unwrap();
+            let again = prepared.change_on(&again.applied(&made.model).unwrap(), other);
+            assert!((again.unwrap() - change).abs() < 1e-9);
+            bits.push(made.plan.layers[0].systems.unwrap().entries);
+        }
+        assert!(bits.is_sorted() && bits[0] < bits[2], "{bits:?}");
+    });
 }

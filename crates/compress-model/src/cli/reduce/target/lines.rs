@@ -36,12 +36,6 @@ fn summarise(document: &Document, printer: &Printer) -> anyhow::Result<()> {
     ))?;
     show_changes(document, printer)?;
     show_step(document, printer)?;
-    show_kept(&document.kept_layers, printer);
-    folder::show(
-        document.folder.as_ref(),
-        document.output.as_deref(),
-        printer,
-    )?;
     document.show_written(printer)
 }
 
@@ -157,12 +151,6 @@ pub(super) fn show_chosen(
         ))?,
     }
     show_step(document, printer)?;
-    show_kept(&document.kept_layers, printer);
-    folder::show(
-        document.folder.as_ref(),
-        document.output.as_deref(),
-        printer,
-    )?;
     document.show_written(printer)?;
     printer.line(&format!("again:     {again}"))
 }
@@ -207,18 +195,14 @@ fn show_files(document: &Document, printer: &Printer) -> anyhow::Result<()> {
         document.d_state,
         document.seconds,
     ))?;
-    show_kept(&document.kept_layers, printer);
-    folder::show(
-        document.folder.as_ref(),
-        document.output.as_deref(),
-        printer,
-    )?;
     document.show_written(printer)
 }
 
 impl Document {
-    /// Every file with its bytes, and what of the target is in it.
+    /// Layers that stay, and every file with its bytes and what of the target is in it.
     fn show_written(&self, printer: &Printer) -> anyhow::Result<()> {
+        show_kept(&self.kept_layers, printer);
+        folder::show(self.folder.as_ref(), self.output.as_deref(), printer)?;
         if let Some(output) = &self.output {
             let text = wrote(output, Path::new(&self.checkpoint));
             let orders = match self.family {
