@@ -33,7 +33,7 @@
 //! a reader had to assume about a file stands in [`checkpoint::Checkpoint::assumptions`].
 //!
 //! [`Reducer`] covers the usual settings. [`reduce`] takes all those of a [`Plan`];
-//! [`calibrate::CalibratedReduction`] balances once for reductions to many sizes. [`compress::inspect`] gives
+//! [`advanced::CalibratedReduction`] balances once for reductions to many sizes. [`compress::inspect`] gives
 //! the Hankel singular values of every channel. Long work reports to a [`ProgressSink`], which can
 //! cancel it.
 //!
@@ -49,21 +49,23 @@
 //! | [`rounding`] | numbers of few bits, and how every tensor is stored |
 //! | [`checkpoint`] | files and models, one file per layout |
 //! | [`compress`] | plan, reduce, record |
-//! | [`measure`] | the generalisation measure of a layer |
+//! | [`advanced::LayerMeasure`] | the generalisation measure of a layer |
 //! | [`infer`] | whole sequences on the host |
 //! | [`calibrate`] | reduction for the inputs that the layers get |
 //! | [`stream`] | one sample in, one out |
 //! | [`target`] | states and maps together, to so many bytes |
 //! | [`Reducer`] | the main job in one line |
+//! | [`advanced`] | the pieces of the rooms, for an order of work of your own |
 //!
 //! Theory runs in double precision. Nothing here prints or keeps global state. Random numbers come
 //! from seeds that the caller gives.
 
+pub mod advanced;
 pub mod calibrate;
 pub mod checkpoint;
 pub mod compress;
 pub mod infer;
-pub mod measure;
+mod measure;
 pub mod model;
 mod progress;
 mod reducer;
@@ -73,7 +75,7 @@ pub mod target;
 
 pub use checkpoint::declared::Declared;
 pub use checkpoint::encode::write;
-pub use checkpoint::read;
+pub use checkpoint::reading::read;
 pub use compress::plan::{Plan, Rule};
 pub use compress::reduce::reduce;
 pub use control::Realisation;

@@ -12,9 +12,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hankelite::Declared;
-use hankelite::checkpoint::{read, read_dynamics, read_layerwise};
+use hankelite::advanced::{read_dynamics, read_layerwise};
 use hankelite::model::Block;
+use hankelite::{Declared, read};
 use hankelite_archive::{Archive, Container, Dtype, RawTensor, write_arrays};
 use hankelite_control::DiagonalSystem;
 use peak_alloc::PeakAlloc;

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::here;
-use hankelite::checkpoint::read_dynamics;
+use hankelite::advanced::read_dynamics;
 use hankelite::model::Model;
 use hankelite::{Declared, read};
 use hankelite_archive::{Archive, Dtype, RawTensor};

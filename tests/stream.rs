@@ -80,7 +80,7 @@ fn compare_precisions(model: &Model, draw: &Draw, bound: f64) {
         assert!(apart(own, other) < bound, "{draw:?}: {}", apart(own, other));
     }
     assert_eq!(single.logits(sequences[1]).unwrap(), found[1], "{draw:?}");
-    let importance = |network| hankelite::infer::importance(network, &sequences).unwrap();
+    let importance = |network| hankelite::advanced::importance(network, &sequences).unwrap();
     let pairs = importance(&single).into_iter().zip(importance(&double));
     for (own, other) in pairs {
         let most = other.iter().copied().fold(0.0, f64::max);

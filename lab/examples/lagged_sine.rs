@@ -9,7 +9,7 @@
 
 use candle_core::{DType, Device};
 use compress_model::report::{Captions, Curve, curves_with_errors_svg};
-use hankelite::measure::{StepStatistics, layer_measure};
+use hankelite::advanced::{StepStatistics, layer_measure};
 use hankelite::model::{Placement, Sequence};
 use hankelite_control::{DiagonalSystem, Time};
 use hankelite_data::{Dataset, Source, Split};

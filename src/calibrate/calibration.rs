@@ -23,7 +23,7 @@ pub struct LayerCalibration {
     pub name: String,
     /// Of its input.
     pub statistics: InputStatistics,
-    /// [`crate::infer::importance`] of each channel.
+    /// [`crate::advanced::importance`] of each channel.
     pub importance: Vec<f64>,
 }
 

@@ -73,7 +73,7 @@ pub(super) const SLOPES_MAX: usize = 1 << 27;
 /// ```
 ///
 /// z being the (centred) logits of the n sequences. G_h is the weighted metric of channel h
-/// ([`hankelite_control::residue_gram`]) and I_h its importance ([`crate::infer::importance`]), so
+/// ([`hankelite_control::residue_gram`]) and I_h its importance ([`crate::advanced::importance`]), so
 /// the second term is what the change of the layers' outputs would do to the logits were it noise:
 /// the larger ρ, the less the gradients are trusted. A quarter of the sequences is held out: it
 /// chooses ρ, and ends the fit where no step brings its logits nearer by two per cent. Of residues and

@@ -6,36 +6,34 @@
 //! channels, and [`CalibratedReduction::reduce`] makes a smaller model of any size from them.
 
 mod calibration;
-mod captured;
+pub(crate) mod captured;
 mod fingerprint;
 mod gradients;
 mod logits;
-mod longer;
+pub(crate) mod longer;
 mod mimo;
 mod parameters;
-mod reduction;
-mod rescale;
-mod settings;
-mod statistics;
-mod steps;
+pub(crate) mod reduction;
+pub(crate) mod rescale;
+pub(crate) mod settings;
+pub(crate) mod statistics;
+pub(crate) mod steps;
 
 use std::fmt;
 
 pub use calibration::{Calibration, Known, LayerCalibration};
-pub use captured::Captured;
 pub use gradients::GradientFit;
 use hankelite_archive::ArchiveError;
 use hankelite_control::StatisticsError;
 pub use logits::LogitFit;
 pub(crate) use logits::{Combinations, left};
-pub use longer::{Longer, change_beyond};
 use mimo::LayerSequences;
 pub(crate) use mimo::states;
-pub use reduction::{Calibrated, CalibratedReduction, CalibrationRun, Choice};
-pub use rescale::{Rescaled, rescale};
-pub use settings::{Importance, Settings, TargetSize, WeightChoice};
-pub use statistics::{input_statistics, layer_inputs};
-pub use steps::step_statistics;
+pub use reduction::Choice;
+pub(crate) use reduction::{CalibratedReduction, CalibrationRun};
+pub use settings::{Importance, TargetSize};
+pub(crate) use settings::{Settings, WeightChoice};
+pub(crate) use statistics::input_statistics;
 
 use crate::compress::CompressError;
 use crate::infer::InferError;

@@ -4,7 +4,8 @@ use hankelite_control::DiagonalSystem;
 use nalgebra::DMatrix;
 use serde::Serialize;
 
-use crate::calibrate::{CalibrateError, layer_inputs};
+use crate::calibrate::CalibrateError;
+use crate::calibrate::statistics::layer_inputs;
 use crate::infer::{InferError, Network, Path as InferPath};
 use crate::measure::{StepStatistics, layer_measure};
 use crate::model::{Block, Model, Sequence};

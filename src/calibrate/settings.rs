@@ -33,7 +33,7 @@ pub enum Importance {
     Equal,
     /// By the root of [`Importance::Gradient`].
     Root,
-    /// By the sensitivity of the logits to it, [`crate::infer::importance`].
+    /// By the sensitivity of the logits to it, [`crate::advanced::importance`].
     Gradient,
 }
 

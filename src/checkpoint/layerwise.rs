@@ -22,10 +22,10 @@ use crate::model::Block;
 pub struct Layerwise(Checkpoint);
 
 /// Opens a checkpoint for work on one layer at a time. Every tensor is read and checked once, as
-/// by [`crate::checkpoint::read`], and let go.
+/// by [`crate::read`], and let go.
 ///
 /// # Errors
-/// As [`crate::checkpoint::read`].
+/// As [`crate::read`].
 pub fn read_layerwise(
     path: impl AsRef<Path>,
     declared: &Declared,

@@ -13,15 +13,16 @@ mod convert;
 pub(crate) mod declared;
 mod dtype;
 pub(crate) mod encode;
-mod encoded_layer;
+pub(crate) mod encoded_layer;
 mod error;
 mod filters;
-mod layerwise;
+pub(crate) mod layerwise;
 mod layout;
 mod model_folder;
 mod parts;
 mod provenance;
 mod raw;
+pub(crate) mod reading;
 mod refuse;
 mod scanned;
 mod sets;
@@ -40,12 +41,10 @@ pub(crate) use declared::Declared;
 use declared::Metadata;
 pub use declared::{Discretisation, DssVersion, Gelu, HalfGate, PartName};
 pub use encode::EncodedCheckpoint;
-pub use encoded_layer::KeptLayer;
 use error::Fault;
 pub use error::{CheckpointError, ContentError};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, ReadAt, WeightSet};
 use hankelite_control::SystemClass;
-pub use layerwise::{Layerwise, Rewrite, read_layerwise};
 use layout::{Dynamics, Encoded};
 pub use layout::{OwnLayout, Transform};
 pub use model_folder::{ConfiguredSize, FolderChanges};
@@ -91,23 +90,11 @@ struct Encoding {
     below: Option<Below>,
 }
 
-/// Reads a checkpoint: safetensors, or a zip file of `torch.save`.
-///
-/// `declared` states what no tensor records; the file's own metadata and the sidecar fill its gaps,
-/// and where a public script has a default, that is taken and listed in
-/// [`Checkpoint::assumptions`]. Tensors of any floating type are raised to f64 once.
-///
-/// # Errors
-/// [`CheckpointError`] with file, tensor, what was found and what was expected.
-pub fn read(path: impl AsRef<Path>, declared: &Declared) -> Result<Checkpoint, CheckpointError> {
-    read_parts(path.as_ref(), declared, Parts::Whole)
-}
-
-/// As [`read`], for layers in a layout of one's own. Without this function a description
+/// As [`crate::read`], for layers in a layout of one's own. Without this function a description
 /// `NAME.layout.toml` beside the checkpoint does the same. Files that are written later carry it.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`crate::read`].
 pub fn read_own(
     path: impl AsRef<Path>,
     layout: &OwnLayout,
@@ -119,11 +106,11 @@ pub fn read_own(
     read.map_err(|fault| fault.at(path))
 }
 
-/// As [`read`], from tensors that are in no file; `name` stands for one in messages. Nothing is
-/// looked up on disk.
+/// As [`crate::read`], from tensors that are in no file; `name` stands for one in messages. Nothing
+/// is looked up on disk.
 ///
 /// # Errors
-/// As [`read`], but those of a file.
+/// As [`crate::read`], but those of a file.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -158,12 +145,12 @@ pub fn from_tensors(
     read.map_err(|fault| fault.at(Path::new(name)))
 }
 
-/// As [`read`], from the bytes of one file, which stay where they are until they are needed; `name`
-/// stands for it in messages. `beside` holds, by their names, the files that an index lists. Nothing
-/// is looked up on disk.
+/// As [`crate::read`], from the bytes of one file, which stay where they are until they are needed;
+/// `name` stands for it in messages. `beside` holds, by their names, the files that an index lists.
+/// Nothing is looked up on disk.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`crate::read`].
 pub fn read_files(
     name: impl AsRef<Path>,
     bytes: Box<dyn ReadAt>,
@@ -172,20 +159,6 @@ pub fn read_files(
 ) -> Result<Checkpoint, CheckpointError> {
     let archive = Archive::from_files(name, bytes, beside)?;
     decode_given(archive, declared, Parts::Whole)
-}
-
-/// As [`read_dynamics`], from the same.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_dynamics_of_files(
-    name: impl AsRef<Path>,
-    bytes: Box<dyn ReadAt>,
-    beside: BTreeMap<String, Box<dyn ReadAt>>,
-    declared: &Declared,
-) -> Result<Checkpoint, CheckpointError> {
-    let archive = Archive::from_files(name, bytes, beside)?;
-    decode_given(archive, declared, Parts::Dynamics)
 }
 
 /// From an archive that no file on this machine stands for.
@@ -197,19 +170,6 @@ fn decode_given(
     let name = archive.path().to_path_buf();
     let read = decode_archive(archive, Beside::default(), declared, parts);
     read.map_err(|fault| fault.at(&name))
-}
-
-/// As [`read`], but the model holds the systems of every layer and nothing else: it can be
-/// inspected, reduced and written, not run. All other tensors are checked one by one and stay in
-/// the file, so memory is bounded by the dynamics and the largest tensor.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_dynamics(
-    path: impl AsRef<Path>,
-    declared: &Declared,
-) -> Result<Checkpoint, CheckpointError> {
-    read_parts(path.as_ref(), declared, Parts::Dynamics)
 }
 
 fn read_parts(

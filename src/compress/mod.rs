@@ -3,11 +3,11 @@
 use std::io;
 
 mod allocate;
-mod calibrated;
+pub(crate) mod calibrated;
 mod candidate;
 mod class;
 mod cut;
-mod distance;
+pub(crate) mod distance;
 mod inspect;
 mod joint;
 pub(crate) mod plan;
@@ -18,17 +18,16 @@ mod store;
 
 pub use allocate::Allocation;
 pub(crate) use allocate::{allocate, by_order, share};
-pub(crate) use calibrated::{CalibratedChannel, CutSystem};
-pub use calibrated::{CalibratedLayer, ErrorCurve};
+pub(crate) use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
 pub(crate) use class::{note_of_units, whole_units};
-pub use distance::{kernel_distance, kernel_norm};
 use hankelite_control::ControlError;
 pub use inspect::{ChannelSpectrum, LayerSpectrum, inspect};
 pub(crate) use joint::{JointRecord, record_of_joint};
 pub use plan::{Method, PlanError, RealisationChoice, TimeBase};
 pub(crate) use plan::{Plan, Rule};
 pub use record::{ChannelRecord, LayerRecord, WeightedRecord};
-pub use reduce::{Compressed, reduce_layer, reduce_observed};
+pub use reduce::Compressed;
+pub(crate) use reduce::reduce_observed;
 pub(crate) use store::{NumberStore, Place};
 
 use crate::model::{Block, ModelError};

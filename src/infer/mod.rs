@@ -5,10 +5,10 @@
 //! precision, a few sequences at a time in vector lanes, where the network has nothing but what
 //! that path knows; else, and on request, in double precision.
 
-mod adjoint;
+pub(crate) mod adjoint;
 mod layer;
 mod mimo;
-mod norms;
+pub(crate) mod norms;
 mod score;
 mod single;
 mod space;
@@ -19,13 +19,11 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) use adjoint::{MapSlopes, SystemSlopes, combination, importance_from};
-pub use adjoint::{OutputGradients, importance};
+pub(crate) use adjoint::{MapSlopes, OutputGradients, SystemSlopes, combination, importance_from};
 use hankelite_control::{Convolver, SystemError};
 pub(crate) use layer::StepSums;
 use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
-pub use norms::input_scale;
 use rayon::prelude::*;
 pub use score::{Answers, Score};
 use single::Single;

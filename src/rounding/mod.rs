@@ -5,20 +5,19 @@
 //! one and the same.
 
 mod choice;
-mod compensated;
+pub(crate) mod compensated;
 mod half;
-mod levels;
-mod matrix;
-mod shared;
+pub(crate) mod levels;
+pub(crate) mod matrix;
+pub(crate) mod shared;
 mod storage;
 
 pub use choice::{LayerChoice, MapChoice, StorageChoice};
-pub use compensated::{CompensatedMap, MapMoments};
-pub(crate) use compensated::{RoundedColumn, spread};
+pub(crate) use compensated::{MapMoments, RoundedColumn, spread};
 pub(crate) use half::HalfExponents;
-pub use levels::Levels;
-pub use matrix::RoundedMatrix;
-pub use shared::SharedMaps;
+pub(crate) use levels::Levels;
+pub(crate) use matrix::RoundedMatrix;
+pub(crate) use shared::SharedMaps;
 pub use storage::{LayerStorage, MapStorage, SharedStorage, Storage};
 
 use crate::model::ModelError;

@@ -30,7 +30,7 @@
 
 mod aligned;
 mod c_header;
-mod floor;
+pub(crate) mod floor;
 mod layout;
 #[cfg_attr(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
@@ -54,7 +54,6 @@ mod unit;
 mod x86;
 
 pub use c_header::c_header;
-pub use floor::read_nanoseconds;
 use hankelite_control::SystemError;
 pub use hankelite_edge::StepFault;
 pub use pack::{Image, ImageShares};

@@ -8,24 +8,26 @@
 //! are not used, and nothing is trained.
 
 mod any;
-mod build;
+pub(crate) mod build;
 mod ends;
-mod menu;
+pub(crate) mod menu;
 mod plan;
 mod planner;
-mod price;
+pub(crate) mod price;
 mod rows;
 mod shared;
 mod shared_maps;
-mod sizes;
+pub(crate) mod sizes;
 
-pub use build::{LogitChanges, Targeted};
+pub(crate) use build::{LogitChanges, Targeted};
 pub(crate) use menu::TargetReduction;
 pub use plan::{Parts, SizePlan};
 pub(crate) use planner::{Limits, Planner};
-pub use price::{Size, stand_in, step_microseconds};
+pub use price::Size;
+pub(crate) use price::{stand_in, step_microseconds};
 pub(crate) use shared::SharedTarget;
-pub use sizes::{Sizes, WholeSize, held_apart};
+pub use sizes::WholeSize;
+pub(crate) use sizes::{Sizes, held_apart};
 
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{here, shared};
 use crate::models::{change_layer, changed, with_systems};
-use hankelite::checkpoint::{
-    Checkpoint, CheckpointError, DssVersion, from_tensors, read, read_dynamics, read_files,
-};
+use hankelite::advanced::read_dynamics;
+use hankelite::checkpoint::{Checkpoint, CheckpointError, DssVersion, from_tensors, read_files};
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{BatchNorm, BlockParts, Encoder, Gate, Linear, Norm, Placement, Pooling};
-use hankelite::{Declared, Plan, Rule, reduce, write};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, ArchiveError, Container, Dtype, RawTensor, ReadAt};
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source};
@@ -821,7 +820,7 @@ fn worst_kernel_change(one: &Checkpoint, other: &Checkpoint) -> f64 {
     let blocks = one.model.blocks().iter().zip(other.model.blocks());
     let systems = blocks.flat_map(|(a, b)| a.systems().iter().zip(b.systems()));
     let changes = systems.map(|(a, b)| {
-        let (error, norm) = hankelite::compress::kernel_distance(a, b, 256).unwrap();
+        let (error, norm) = hankelite::advanced::kernel_distance(a, b, 256).unwrap();
         error / norm
     });
     changes.fold(0.0, f64::max)

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::common::here;
-use hankelite::checkpoint::read;
-use hankelite::{Declared, write};
+use hankelite::{Declared, read, write};
 use hankelite_archive::Archive;
 
 fn fixture(name: &str) -> PathBuf {

@@ -6,16 +6,16 @@ use std::path::PathBuf;
 
 use crate::common::here;
 use crate::golden::{Golden, LENGTH, largest_difference, logits};
-use hankelite::calibrate::{
-    CalibratedReduction, Calibration, Captured, Known, Settings, TargetSize, WeightChoice,
-    change_beyond,
+use hankelite::advanced::{
+    CalibratedReduction, Captured, Settings, Sizes, WeightChoice, change_beyond,
 };
+use hankelite::calibrate::{Calibration, Known, TargetSize};
 use hankelite::checkpoint::{Checkpoint, HalfGate, from_tensors};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Model, Nonlinearity, Placement, Pooling, Sequence};
 use hankelite::rounding::{Entries, Numbers, Storage};
 use hankelite::stream::{Image, Runner};
-use hankelite::target::{Parts, Sizes, WholeSize};
+use hankelite::target::{Parts, WholeSize};
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor, write_arrays};
 use hankelite_control::Refinement;

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::here;
-use hankelite::calibrate::{CalibratedReduction, Captured, Settings, TargetSize, WeightChoice};
+use hankelite::advanced::{CalibratedReduction, Captured, Settings, Sizes, WeightChoice};
+use hankelite::calibrate::TargetSize;
 use hankelite::checkpoint::{Checkpoint, Discretisation, Family, from_tensors};
 use hankelite::compress::{Compressed, Method, TimeBase, inspect};
 use hankelite::model::Model;
-use hankelite::target::Sizes;
 use hankelite::{Declared, Plan, Rule, Suited, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor};
 use hankelite_control::{DiagonalSystem, Realisation, SystemClass};

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::here;
-use hankelite::checkpoint::{Checkpoint, CheckpointError, Family, Transform, read_dynamics};
+use hankelite::advanced::read_dynamics;
+use hankelite::checkpoint::{Checkpoint, CheckpointError, Family, Transform};
 use hankelite::compress::Method;
 use hankelite::model::{Block, Model};
 use hankelite::{Declared, Plan, Rule, read, reduce, write};

@@ -5,7 +5,8 @@
 use std::path::PathBuf;
 
 use crate::common::here;
-use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
+use hankelite::advanced::{CalibratedReduction, Settings, WeightChoice};
+use hankelite::calibrate::{Calibration, TargetSize};
 use hankelite::checkpoint::{Checkpoint, Family};
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{Model, Norm, Placement, Pooling, Sequence};

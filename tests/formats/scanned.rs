@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::common::here;
 use crate::golden::{Golden, largest_difference, logits};
-use hankelite::checkpoint::{Checkpoint, Gelu, from_tensors, read_layerwise};
+use hankelite::advanced::read_layerwise;
+use hankelite::checkpoint::{Checkpoint, Gelu, from_tensors};
 use hankelite::model::{Block, Model, Nonlinearity};
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_archive::{Archive, Dtype, RawTensor};

@@ -207,7 +207,7 @@ fn factors_of_b_and_c_are_multiplied_and_written_as_what_they_stand_for() {
             let apart = (a.output() * a.input() - b.output() * b.input()).map(|z| z.re);
             assert!(apart.norm() < 1e-5 * (b.output() * b.input()).norm());
         }
-        let layerwise = hankelite::checkpoint::read_layerwise(&path, &Declared::default()).unwrap();
+        let layerwise = hankelite::advanced::read_layerwise(&path, &Declared::default()).unwrap();
         assert_eq!(
             layerwise.layer(1).unwrap().systems(),
             full.model.blocks()[1].systems()

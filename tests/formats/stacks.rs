@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::common::here;
 use crate::golden::{Golden, LENGTH, largest_difference, logits};
-use hankelite::calibrate::{CalibratedReduction, Calibration, Settings, TargetSize, WeightChoice};
+use hankelite::advanced::{CalibratedReduction, Settings, WeightChoice};
+use hankelite::calibrate::{Calibration, TargetSize};
 use hankelite::checkpoint::{Checkpoint, Family, Gelu, HalfGate};
 use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Gate, Nonlinearity, Placement, Pooling};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::common::here;
-use hankelite::checkpoint::{Checkpoint, Family, from_tensors, read_layerwise};
-use hankelite::compress::reduce_layer;
+use hankelite::advanced::{read_layerwise, reduce_layer};
+use hankelite::checkpoint::{Checkpoint, Family, from_tensors};
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::Sequence;
 use hankelite::{Declared, Plan, Rule, read, reduce, write};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use hankelite::advanced::CalibratedLayer;
 use hankelite::archive::{Archive, Dtype, RawTensor};
 use hankelite::checkpoint::{Checkpoint, Discretisation, Transform, from_tensors};
-use hankelite::compress::{CalibratedLayer, LayerRecord, Method, TimeBase};
+use hankelite::compress::{LayerRecord, Method, TimeBase};
 use hankelite::model::Block;
 use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement};

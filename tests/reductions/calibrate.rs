@@ -5,19 +5,19 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::shared;
 use crate::models::{change_layer, changed, linear_encoder, with_systems};
-use hankelite::calibrate::{
-    CalibrateError, Calibrated, CalibratedReduction, Calibration, CalibrationRun, Importance,
-    Known, Settings, TargetSize, WeightChoice, input_statistics, layer_inputs,
+use hankelite::advanced::{
+    Calibrated, CalibratedReduction, CalibrationRun, Settings, WeightChoice, importance,
+    input_statistics, layer_inputs,
 };
-use hankelite::checkpoint::read;
+use hankelite::calibrate::{CalibrateError, Calibration, Importance, Known, TargetSize};
 use hankelite::compress::{Allocation, Method};
-use hankelite::infer::{InferError, Network, Path as Run, Score, importance};
+use hankelite::infer::{InferError, Network, Path as Run, Score};
 use hankelite::model::{
     Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Nonlinearity,
     Norm, OutputLinear, Placement, Pooling, Sequence,
 };
 use hankelite::target::{TargetError, WholeSize};
-use hankelite::{Declared, Plan, ProgressSink, Reducer, Rule, reduce};
+use hankelite::{Declared, Plan, ProgressSink, Reducer, Rule, read, reduce};
 use hankelite_archive::{Archive, ArchiveError, Dtype, RawTensor, write_arrays};
 use hankelite_control::{DiagonalSystem, InputWeight, Refinement, Time};
 use hankelite_data::{Dataset, Source, Split};

@@ -1,7 +1,8 @@
 //! Channels reduced for their inputs: stability, exact errors, order of the errors, the white
 //! limit, refinement.
 
-use hankelite::compress::{CalibratedLayer, CompressError, LayerRecord};
+use hankelite::advanced::CalibratedLayer;
+use hankelite::compress::{CompressError, LayerRecord};
 use hankelite::model::{Block, BlockParts, Nonlinearity};
 use hankelite_control::{
     ControlError, DiagonalSystem, InputStatistics, InputWeight, Realisation, Refinement,

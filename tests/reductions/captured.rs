@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::{here, top};
-use hankelite::calibrate::{
-    CalibrateError, Calibrated, CalibratedReduction, Calibration, Captured, Known,
-    LayerCalibration, Settings, TargetSize, WeightChoice, input_statistics,
+use hankelite::advanced::{
+    Calibrated, CalibratedReduction, Captured, Settings, WeightChoice, input_statistics,
 };
+use hankelite::calibrate::{CalibrateError, Calibration, Known, LayerCalibration, TargetSize};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{Model, Sequence};
@@ -132,7 +132,7 @@ fn assert_statistics(whole: &Model, train: &Dataset, foreign: &Checkpoint, both:
     let network = Network::new(whole, LENGTH, Run::Auto).unwrap();
     let listed: Vec<Sequence<'_>> = (0..train.len()).map(|i| train.unpadded(i)).collect();
     let native = input_statistics(&network, &listed).unwrap();
-    let importance = hankelite::infer::importance(&network, &listed).unwrap();
+    let importance = hankelite::advanced::importance(&network, &listed).unwrap();
     for ((own, native), importance) in statistics.layers().iter().zip(&native).zip(&importance) {
         let (lags, expected) = (own.statistics.autocorrelation(), native.autocorrelation());
         assert!((lags - expected).amax() < 1e-5 * expected.amax());

@@ -1,9 +1,10 @@
 //! A model cannot be built wrong: what its constructors refuse, and what they let pass.
 
+use hankelite::advanced::input_scale;
 use hankelite::control::nalgebra::DMatrix;
 use hankelite::control::num_complex::Complex64;
 use hankelite::control::{DiagonalSystem, Time};
-use hankelite::infer::{Network, Path, input_scale};
+use hankelite::infer::{Network, Path};
 use hankelite::model::{
     BatchNorm, Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts,
     Nonlinearity, Norm, OutputLinear, Placement, Sequence,

@@ -1,11 +1,11 @@
 //! The whole way: read, reduce, write, read again, run.
 
 use crate::common::{here, shared};
-use hankelite::checkpoint::{Checkpoint, DssVersion, read};
+use hankelite::checkpoint::{Checkpoint, DssVersion};
 use hankelite::compress::{CompressError, Method, RealisationChoice, TimeBase};
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{Model, Sequence};
-use hankelite::{Declared, Plan, Rule, reduce, write};
+use hankelite::{Declared, Plan, Rule, read, reduce, write};
 use hankelite_control::{ControlError, Realisation, SystemError, balance, h2_error, h2_norm};
 use hankelite_data::{Dataset, Source, Split};
 

@@ -1,11 +1,12 @@
 //! Whole models to a target, states and maps together, on the shipped model.
 
-use hankelite::calibrate::{CalibratedReduction, Calibration, WeightChoice};
+use hankelite::advanced::{CalibratedReduction, Sizes, WeightChoice};
+use hankelite::calibrate::Calibration;
 use hankelite::infer::{Network, Path as Run};
 use hankelite::model::{Model, Pooling, Sequence};
 use hankelite::rounding::{Entries, MapStorage, Numbers, Storage};
 use hankelite::stream::{Image, Runner};
-use hankelite::target::{Parts, Sizes, TargetError, WholeSize};
+use hankelite::target::{Parts, TargetError, WholeSize};
 use hankelite::{Declared, read};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use compress_model::report::{Captions, Curve, curves_svg};
+use hankelite::advanced::read_nanoseconds;
 use hankelite::model::{
     Block, BlockParts, Encoder, Gate, Head, LayerNorm, Linear, Model, ModelParts, Nonlinearity,
     Norm, OutputLinear, Placement,
 };
 use hankelite::rounding::{Entries, GROUP, Numbers, Storage};
-use hankelite::stream::{Image, Runner, read_nanoseconds};
+use hankelite::stream::{Image, Runner};
 use hankelite_control::{DiagonalSystem, Time};
 use nalgebra::DMatrix;
 use num_complex::Complex64;

@@ -13,11 +13,10 @@
 
 use std::path::Path;
 
-use hankelite::checkpoint::read;
 use hankelite::compress::{Method, RealisationChoice, TimeBase};
 use hankelite::infer::{Network, Path as Run, Score};
 use hankelite::model::Model;
-use hankelite::{Declared, Plan, Rule, reduce};
+use hankelite::{Declared, Plan, Rule, read, reduce};
 use hankelite_data::{Dataset, Source};
 
 type Failure = Box<dyn std::error::Error>;

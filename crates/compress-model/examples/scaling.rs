@@ -11,7 +11,7 @@
 
 use std::time::Instant;
 
-use hankelite::compress::reduce_layer;
+use hankelite::advanced::reduce_layer;
 use hankelite::model::{Block, BlockParts, Nonlinearity};
 use hankelite::{Plan, Rule};
 use hankelite_control::{DiagonalSystem, Realisation, Time, balance};

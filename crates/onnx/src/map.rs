@@ -1,7 +1,8 @@
 //! Linear maps, their weights as a storage has them.
 
+use hankelite::advanced::RoundedMatrix;
 use hankelite::model::Linear;
-use hankelite::rounding::{MapStorage, RoundedMatrix};
+use hankelite::rounding::MapStorage;
 use nalgebra::DMatrix;
 
 use crate::OnnxError;

@@ -7,8 +7,9 @@
 //! s ← s + Re d ∘ s + Im d ∘ (−s₂, s₁) + (u₁, u₂)
 //! ```
 
+use hankelite::advanced::SharedMaps;
 use hankelite::model::Block;
-use hankelite::rounding::{MapStorage, SharedMaps, SharedStorage};
+use hankelite::rounding::{MapStorage, SharedStorage};
 use hankelite_control::DiagonalSystem;
 use num_complex::Complex64;
 

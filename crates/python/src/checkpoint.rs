@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use hankelite::archive::{Archive, Changes, Dtype, RawTensor};
-use hankelite::calibrate::{
-    CalibrateError, Calibrated, CalibratedReduction, CalibrationRun, Captured, Settings,
-    WeightChoice,
+use hankelite::advanced::{
+    Calibrated, CalibratedReduction, CalibrationRun, Captured, Settings, Sizes, Targeted,
+    WeightChoice, held_apart, reduce_observed,
 };
+use hankelite::archive::{Archive, Changes, Dtype, RawTensor};
+use hankelite::calibrate::CalibrateError;
 use hankelite::checkpoint::{Family, Provenance, from_tensors};
 use hankelite::compress::{
     LayerRecord, LayerSpectrum, Method, RealisationChoice, TimeBase, inspect,
@@ -15,8 +16,8 @@ use hankelite::compress::{
 use hankelite::infer::{Network, Path};
 use hankelite::model::{InputKind, Model, Sequence};
 use hankelite::rounding::Storage;
-use hankelite::target::{Size, Sizes, TargetError, Targeted, held_apart};
-use hankelite::{Declared, Plan, ProgressSink, Realisation, Rule, Suited, compress};
+use hankelite::target::{Size, TargetError};
+use hankelite::{Declared, Plan, ProgressSink, Realisation, Rule, Suited};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -186,7 +187,7 @@ impl Checkpoint {
         let plan = PlanIn::parse(plan)?.plan(&self.0)?;
         let model = &self.0.model;
         let reduced = watched(py, progress.as_ref(), |observer| {
-            compress::reduce_observed(model, &plan, observer)
+            reduce_observed(model, &plan, observer)
         })?;
         let reduced = reduced.map_err(Failure::from)?;
         let records = json(&reduced.records)?;

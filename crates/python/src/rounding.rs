@@ -1,8 +1,9 @@
 //! Maps of few bits, for networks that run in Python.
 
+use hankelite::advanced::{MapMoments, RoundedMatrix};
 use hankelite::control::nalgebra::{DMatrix, DVector};
 use hankelite::model::Linear;
-use hankelite::rounding::{Entries, MapMoments, MapStorage, RoundedMatrix, RoundingError};
+use hankelite::rounding::{Entries, MapStorage, RoundingError};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 

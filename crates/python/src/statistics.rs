@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use hankelite::ProgressSink;
-use hankelite::calibrate::{
-    Calibrated, CalibratedReduction, Calibration, Importance, Known, LayerCalibration, Settings,
-    TargetSize, WeightChoice,
-};
+use hankelite::advanced::{Calibrated, CalibratedReduction, Settings, WeightChoice};
+use hankelite::calibrate::{Calibration, Importance, Known, LayerCalibration, TargetSize};
 use hankelite::compress::Allocation;
 use hankelite::control::nalgebra::DMatrix;
 use hankelite::control::{InputStatistics, InputWeight, Refinement};

@@ -1,10 +1,11 @@
 //! Sizes of a whole model.
 
+use hankelite::advanced::{LogitChanges, Targeted};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::stream::Image;
-use hankelite::target::{LogitChanges, Parts, Size, SizePlan, TargetError, Targeted, WholeSize};
+use hankelite::target::{Parts, Size, SizePlan, TargetError, WholeSize};
 use pyo3::PyErr;
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,10 @@
 //! The curves of every layer, from one model or two.
 
 use hankelite::ProgressSink;
+use hankelite::advanced::kernel_distance;
 use hankelite::calibrate::{Calibration, LayerCalibration};
 use hankelite::compress::{
-    ChannelSpectrum, CompressError, LayerRecord, LayerSpectrum, TimeBase, inspect, kernel_distance,
+    ChannelSpectrum, CompressError, LayerRecord, LayerSpectrum, TimeBase, inspect,
 };
 use hankelite::model::{Block, Model};
 use hankelite_control::{

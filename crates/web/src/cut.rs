@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use hankelite::calibrate::{
-    CalibratedReduction, CalibrationRun, Choice, Settings, TargetSize, WeightChoice, change_beyond,
+use hankelite::advanced::{
+    CalibratedReduction, CalibrationRun, Settings, WeightChoice, change_beyond, reduce_observed,
 };
+use hankelite::calibrate::{Choice, TargetSize};
 use hankelite::checkpoint::{Provenance, read_files};
-use hankelite::compress::{LayerRecord, reduce_observed};
+use hankelite::compress::LayerRecord;
 use hankelite::model::Model;
 use hankelite::rounding::{Storage, StorageChoice};
 use hankelite::target::{Size, WholeSize};

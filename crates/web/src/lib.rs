@@ -19,8 +19,9 @@ use std::collections::BTreeMap;
 
 pub use cut::Request;
 pub use given::{Known, Sample};
+use hankelite::advanced::read_dynamics_of_files;
 use hankelite::archive::ReadAt;
-use hankelite::checkpoint::{Checkpoint, Provenance, read_dynamics_of_files, read_files};
+use hankelite::checkpoint::{Checkpoint, Provenance, read_files};
 use hankelite::compress::{LayerSpectrum, TimeBase, inspect};
 use hankelite::model::{Encoder, InputKind};
 use hankelite::rounding::Storage;

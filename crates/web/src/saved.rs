@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hankelite::checkpoint::{Checkpoint, read_dynamics_of_files};
+use hankelite::advanced::read_dynamics_of_files;
+use hankelite::checkpoint::Checkpoint;
 use hankelite::stream::c_header;
 use hankelite_onnx::Form;
 use serde::Deserialize;

@@ -2,12 +2,12 @@
 //! bounds: figures of an independent script, and the paper's own cross-checks.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use hankelite::calibrate::{layer_inputs, rescale, step_statistics};
-use hankelite::checkpoint::read;
+use hankelite::advanced::{
+    StepStatistics, layer_inputs, layer_measure, psi_gradient, rescale, step_statistics,
+};
 use hankelite::infer::{Network, Path as Run};
-use hankelite::measure::{StepStatistics, layer_measure, psi_gradient};
 use hankelite::model::{Model, Sequence};
-use hankelite::{Declared, Plan, Rule, reduce};
+use hankelite::{Declared, Plan, Rule, read, reduce};
 use hankelite_control::{Convolver, DiagonalSystem, Time};
 use hankelite_research::bounds::{
     BoundError, Caveat, FastRnn, LayerNorms, Risk, SequenceSizes, Signals, SpectralRnn, Tied,

@@ -11,7 +11,7 @@ use crate::calibrate::mimo::modes::Modes;
 use crate::calibrate::mimo::moments::Moments;
 use crate::calibrate::mimo::sample::Sample;
 use crate::calibrate::mimo::{LayerSequences, reduce_layer_jointly, starts};
-use crate::compress::kernel_distance;
+use crate::compress::distance::kernel_distance;
 use crate::model::{Block, BlockParts, Nonlinearity};
 
 struct Draw(ChaCha8Rng);

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Args;
+use hankelite::advanced::read_nanoseconds;
 use hankelite::model::InputKind;
 use hankelite::rounding::Entries;
-use hankelite::stream::{Runner, read_nanoseconds};
+use hankelite::stream::Runner;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::common::{

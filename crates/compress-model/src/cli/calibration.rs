@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hankelite::calibrate::{
-    CalibratedReduction, Calibration, CalibrationRun, Captured, Importance, Settings, TargetSize,
-    WeightChoice,
+use hankelite::advanced::{
+    CalibratedReduction, CalibrationRun, Captured, Settings, WeightChoice, input_scale, kernel_norm,
 };
+use hankelite::calibrate::{Calibration, Importance, TargetSize};
 use hankelite::checkpoint::Checkpoint;
-use hankelite::compress::{Allocation, kernel_norm};
-use hankelite::infer::{Network, Path as InferPath, input_scale};
+use hankelite::compress::Allocation;
+use hankelite::infer::{Network, Path as InferPath};
 use hankelite::model::{Block, Encoder, InputKind, InputSignal, Model, Sequence};
 use hankelite_archive::check_destination;
 use hankelite_control::Refinement;

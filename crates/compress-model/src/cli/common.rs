@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use hankelite::Declared;
+use hankelite::advanced::{Layerwise, read_dynamics, read_layerwise};
 use hankelite::checkpoint::{
-    Checkpoint, Discretisation, DssVersion, Gelu, HalfGate, Layerwise, PartName, Transform, read,
-    read_dynamics, read_layerwise,
+    Checkpoint, Discretisation, DssVersion, Gelu, HalfGate, PartName, Transform,
 };
 use hankelite::model::{Placement, Pooling};
+use hankelite::{Declared, read};
 pub(super) use hankelite_report::{grouped, short};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
+use hankelite::advanced::{CalibratedReduction, Settings, reduce_observed};
+use hankelite::calibrate::TargetSize;
 use hankelite::checkpoint::Checkpoint;
-use hankelite::compress::{
-    Allocation, LayerRecord, Method, RealisationChoice, TimeBase, reduce_observed,
-};
+use hankelite::compress::{Allocation, LayerRecord, Method, RealisationChoice, TimeBase};
 use hankelite::model::Model;
 use hankelite::{Plan, Rule};
 use hankelite_control::Refinement;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use hankelite::advanced::kernel_distance;
 use hankelite::checkpoint::Family;
-use hankelite::compress::kernel_distance;
 use hankelite::model::Model;
 use hankelite::write;
 use hankelite_archive::{WeightSet, check_output};

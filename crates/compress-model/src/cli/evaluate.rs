@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use alternatives::Alternative;
 use anyhow::{Context, bail};
 use clap::Args;
-use hankelite::checkpoint::{Checkpoint, Provenance, read};
+use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::infer::Path;
+use hankelite::read;
 use hankelite::rounding::{Entries, Numbers};
 use hankelite_archive::{
     Dtype, RawTensor, WeightSet, check_destination, check_output, write_arrays,

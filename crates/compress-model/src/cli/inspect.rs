@@ -2,11 +2,10 @@
 
 use anyhow::Context;
 use clap::Args;
-use hankelite::calibrate::step_statistics;
+use hankelite::advanced::{LayerMeasure, layer_measure, step_statistics};
 use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::compress::{LayerSpectrum, TimeBase, inspect};
 use hankelite::infer::{Network, Path};
-use hankelite::measure::{LayerMeasure, layer_measure};
 use hankelite::{Declared, Suited};
 use hankelite_archive::WeightSet;
 use hankelite_control::Realisation;

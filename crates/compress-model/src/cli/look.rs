@@ -4,7 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use clap::Args;
-use hankelite::checkpoint::{Checkpoint, read_dynamics};
+use hankelite::advanced::read_dynamics;
+use hankelite::checkpoint::Checkpoint;
 use serde::Serialize;
 
 use crate::cli::common::{Declarations, Input, grouped, quoted};

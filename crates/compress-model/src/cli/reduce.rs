@@ -20,12 +20,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
-use hankelite::calibrate::{Calibration, Choice, Longer, Settings, TargetSize, change_beyond};
-use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, FolderChanges, KeptLayer, Provenance};
-use hankelite::compress::{LayerRecord, TimeBase, reduce_observed};
+use hankelite::advanced::{
+    KeptLayer, Longer, Settings, Sizes, change_beyond, held_apart, reduce_observed,
+};
+use hankelite::calibrate::{Calibration, Choice, TargetSize};
+use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, FolderChanges, Provenance};
+use hankelite::compress::{LayerRecord, TimeBase};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
-use hankelite::target::{Sizes, held_apart};
 use hankelite::{Plan, Rule, Suited};
 use hankelite_archive::{WeightSet, write_whole};
 use hankelite_control::SystemClass;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use hankelite::advanced::step_microseconds;
 use hankelite::calibrate::Calibration;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
-use hankelite::target::{Size, step_microseconds};
+use hankelite::target::Size;
 use hankelite_archive::{check_destination, write_whole};
 use hankelite_data::{Dataset, Source};
 use serde::Serialize;

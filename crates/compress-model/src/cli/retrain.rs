@@ -5,7 +5,7 @@ mod settings;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hankelite::calibrate::Rescaled;
+use hankelite::advanced::Rescaled;
 use hankelite::checkpoint::{Checkpoint, DssVersion};
 use hankelite::model::Model;
 use hankelite::write;

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::calibrate::{CalibratedReduction, Settings, TargetSize};
+use hankelite::advanced::{CalibratedReduction, Settings};
+use hankelite::calibrate::TargetSize;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::Allocation;
 use hankelite::rounding::Storage;

@@ -1,7 +1,7 @@
 //! What may stand beside a plain training: rescaling before it, terms of its objective, a teacher.
 
 use anyhow::bail;
-use hankelite::calibrate::{Rescaled, rescale};
+use hankelite::advanced::{Rescaled, rescale};
 use hankelite::model::{Model, Sequence};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{SequenceModel, TrainableNetwork};

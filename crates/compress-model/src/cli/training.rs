@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use hankelite::calibrate::Rescaled;
+use hankelite::advanced::Rescaled;
 use hankelite_data::{Dataset, Source, Split};
 use hankelite_train::nn::{SequenceModel, TrainableNetwork};
 use hankelite_train::{

@@ -254,7 +254,7 @@ fn a_measured_state_space_network_is_written_with_one_encoder() {
         record["notes"][0].as_str().unwrap().contains("the rank 2"),
         "{record}"
     );
-    let checkpoint = hankelite::checkpoint::read(work.path(MODEL), &Default::default()).unwrap();
+    let checkpoint = hankelite::read(work.path(MODEL), &Default::default()).unwrap();
     let Some(hankelite::model::Encoder::Linear(encoder)) = checkpoint.model.encoder() else {
         panic!("a linear encoder");
     };

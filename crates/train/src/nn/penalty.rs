@@ -1,6 +1,6 @@
 //! A number for the filters of a block, its gradient by the kernels, and what it needs of the batch.
 
-use hankelite::measure::psi_gradient;
+use hankelite::advanced::psi_gradient;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 

@@ -2,7 +2,8 @@
 //! way back, with scales that are trained, too.
 
 use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, Var, bail};
-use hankelite::rounding::{Entries, Levels, MapChoice, RoundedMatrix, StorageChoice};
+use hankelite::advanced::{Levels, RoundedMatrix};
+use hankelite::rounding::{Entries, MapChoice, StorageChoice};
 use nalgebra::DMatrix;
 
 #[cfg(feature = "cuda")]

@@ -1,7 +1,7 @@
 //! A linear layer alone, and the synthetic study of the generalisation measure.
 
 use candle_core::{DType, Device};
-use hankelite::measure::{StepStatistics, layer_measure};
+use hankelite::advanced::{StepStatistics, layer_measure};
 use hankelite::model::Sequence;
 use hankelite_control::DiagonalSystem;
 use hankelite_data::{Dataset, Source, Split};

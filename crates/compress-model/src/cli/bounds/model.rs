@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use clap::Args;
-use hankelite::compress::{TimeBase, reduce_layer};
-use hankelite::measure::LayerMeasure;
+use hankelite::advanced::{LayerMeasure, reduce_layer};
+use hankelite::compress::TimeBase;
 use hankelite::model::Block;
 use hankelite::{Plan, Rule};
 use hankelite_data::Source;

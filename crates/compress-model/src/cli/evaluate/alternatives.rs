@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use hankelite::Declared;
-use hankelite::checkpoint::{Discretisation, DssVersion, Transform, read};
+use hankelite::checkpoint::{Discretisation, DssVersion, Transform};
 use hankelite::model::{Placement, Pooling};
+use hankelite::{Declared, read};
 use serde::Serialize;
 
 use crate::cli::printer::Printer;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use hankelite::calibrate::Rescaled;
-use hankelite::checkpoint::{Checkpoint, read};
+use hankelite::advanced::Rescaled;
+use hankelite::checkpoint::Checkpoint;
 use hankelite::compress::LayerRecord;
 use hankelite::model::{Block, BlockParts, Model, ModelError, Sequence};
 use hankelite::rounding::Storage;
 use hankelite::target::Size;
-use hankelite::{Declared, Plan, Reducer, Rule, reduce, write};
+use hankelite::{Declared, Plan, Reducer, Rule, read, reduce, write};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{
     Architecture, Initialisation, LayerKind, Parameterisation, TrainableNetwork, TrainableOptions,

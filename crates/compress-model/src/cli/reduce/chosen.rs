@@ -3,9 +3,10 @@
 
 use anyhow::bail;
 use hankelite::Declared;
+use hankelite::advanced::{Sizes, Targeted};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::infer::Answers;
-use hankelite::target::{Size, Sizes, Targeted};
+use hankelite::target::Size;
 use hankelite_data::Dataset;
 use serde::Serialize;
 

@@ -1,10 +1,10 @@
 //! A checkpoint to a target of bytes or change: the states of every layer, nothing else.
 
 use anyhow::bail;
-use hankelite::calibrate::{Calibrated, CalibratedReduction, Settings, TargetSize};
+use hankelite::advanced::{Calibrated, CalibratedReduction, Settings, stand_in};
+use hankelite::calibrate::TargetSize;
 use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::model::{Model, Sequence};
-use hankelite::target::stand_in;
 
 use crate::cli::common::grouped;
 use crate::cli::reduce::arguments::Arguments;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use hankelite::checkpoint::{Layerwise, Rewrite};
-use hankelite::compress::{LayerRecord, reduce_layer};
+use hankelite::advanced::{Layerwise, Rewrite, reduce_layer};
+use hankelite::compress::LayerRecord;
 use hankelite::{Plan, ProgressSink};
 
 use crate::cli::common::open_layerwise;

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit, Longer};
+use hankelite::advanced::Longer;
+use hankelite::calibrate::{Choice, GradientFit, Known, LogitFit};
 use hankelite::checkpoint::FolderChanges;
 use hankelite::compress::{LayerRecord, TimeBase};
 use hankelite::{Plan, Rule};

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use hankelite::Plan;
-use hankelite::calibrate::{Choice, Longer};
+use hankelite::advanced::Longer;
+use hankelite::calibrate::Choice;
 use hankelite::checkpoint::{Checkpoint, Provenance};
 use hankelite::compress::LayerRecord;
 

@@ -1,7 +1,7 @@
 //! How far rounding to the number format of the written file changes the kernels.
 
+use hankelite::advanced::kernel_distance;
 use hankelite::checkpoint::Checkpoint;
-use hankelite::compress::kernel_distance;
 use hankelite::model::{Block, Model};
 use hankelite_control::DiagonalSystem;
 use rayon::prelude::*;

@@ -1,6 +1,7 @@
 //! What a smaller model is stored in: a checkpoint of some number format, an image.
 
-use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, KeptLayer};
+use hankelite::advanced::KeptLayer;
+use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint};
 use hankelite::model::Model;
 use hankelite::rounding::Storage;
 use hankelite::stream::Image;

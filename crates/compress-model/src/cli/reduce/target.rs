@@ -6,14 +6,16 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use hankelite::calibrate::{Calibration, LogitFit, Longer, change_beyond};
-use hankelite::checkpoint::{Checkpoint, FolderChanges, KeptLayer, Provenance, read};
+use hankelite::advanced::{
+    KeptLayer, LogitChanges, Longer, Sizes, Targeted, change_beyond, held_apart, step_microseconds,
+};
+use hankelite::calibrate::{Calibration, LogitFit};
+use hankelite::checkpoint::{Checkpoint, FolderChanges, Provenance};
 use hankelite::compress::LayerRecord;
 use hankelite::model::Sequence;
+use hankelite::read;
 use hankelite::rounding::{MapChoice, Storage};
-use hankelite::target::{
-    LogitChanges, Size, SizePlan, Sizes, Targeted, WholeSize, held_apart, step_microseconds,
-};
+use hankelite::target::{Size, SizePlan, WholeSize};
 use hankelite_archive::{WeightSet, write_whole};
 use hankelite_data::Dataset;
 use hankelite_report::{Footprint, Page, Pair, Plotted, Story};

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use hankelite::advanced::Targeted;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
-use hankelite::target::Targeted;
 use hankelite_train::Monitor;
 
 use crate::cli::common::grouped;

@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use anyhow::bail;
+use hankelite::advanced::{Sizes, held_apart, step_microseconds};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
-use hankelite::target::{Parts, Size, Sizes, WholeSize, held_apart, step_microseconds};
+use hankelite::target::{Parts, Size, WholeSize};
 use hankelite_data::Dataset;
 use hankelite_report::{Page, SizeCurve, SizePoint};
 use serde::Serialize;

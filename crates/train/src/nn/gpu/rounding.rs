@@ -2,7 +2,7 @@
 
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Result, Tensor};
-use hankelite::rounding::Levels;
+use hankelite::advanced::Levels;
 
 use super::{File, Grid, address, int, launch, room, structures};
 use crate::nn::gradient::{Known, of_two};

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use candle_core::{DType, Tensor};
-use hankelite::checkpoint::{Checkpoint, read};
-use hankelite::compress::{LayerSpectrum, TimeBase, inspect, reduce_layer};
+use hankelite::advanced::reduce_layer;
+use hankelite::checkpoint::Checkpoint;
+use hankelite::compress::{LayerSpectrum, TimeBase, inspect};
 use hankelite::model::Model;
-use hankelite::{Declared, Plan, Rule, write};
+use hankelite::{Declared, Plan, Rule, read, write};
 use hankelite_control::Realisation;
 use hankelite_data::Dataset;
 use serde::{Deserialize, Serialize};
