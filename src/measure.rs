@@ -126,16 +126,28 @@ fn parts(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> (f64, f64) {
     (spread.iter().sum(), drift.iter().sum())
 }
 
+/// ψ of a channel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PsiGradient {
+    /// Its value.
+    pub psi: f64,
+    /// Its derivative by each sample of the kernel.
+    pub gradient: Vec<f64>,
+}
+
 /// ψ of a channel and its gradient by the kernel, sign(k_i) s_{L−1−i} + sign(d) m_{L−1−i} with
 /// d = Σ k_i m_{L−1−i}; the sign of zero is zero. Kernel, mean and standard deviation of the input are
 /// of one length L; of longer ones the first samples of the kernel and the last steps count. Cost O(L).
-pub fn psi_gradient(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> (f64, Vec<f64>) {
+pub fn psi_gradient(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> PsiGradient {
     let (spread, drift) = parts(kernel, mean, deviation);
     let tilt = sign(drift);
     let steps = mean.iter().rev().zip(deviation.iter().rev());
     let slopes = kernel.iter().zip(steps);
-    let slopes = slopes.map(|(&k, (m, s))| sign(k) * s + tilt * m).collect();
-    (spread + drift.abs(), slopes)
+    let slopes = slopes.map(|(&k, (m, s))| sign(k) * s + tilt * m);
+    PsiGradient {
+        psi: spread + drift.abs(),
+        gradient: slopes.collect(),
+    }
 }
 
 fn sign(value: f64) -> f64 {

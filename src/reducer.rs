@@ -12,7 +12,9 @@ use crate::infer::{Answers, Network, Path};
 use crate::model::{Model, Sequence};
 use crate::progress::ProgressSink;
 use crate::rounding::Storage;
-use crate::target::{Parts, Size, SizePlan, Sizes, TargetError, Targeted, WholeSize, held_apart};
+use crate::target::{
+    HeldApart, Parts, Size, SizePlan, Sizes, TargetError, Targeted, WholeSize, held_apart,
+};
 
 /// Settings of a reduction without calibration that suit what a file holds, where you give none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -272,7 +274,7 @@ impl<'a> Reducer<'a> {
         &self,
         choose: impl FnOnce(&Sizes<'_>) -> Result<Targeted, TargetError>,
     ) -> Result<Reduction, TargetError> {
-        let (used, held_out) = held_apart(self.sequences.unwrap_or_default());
+        let HeldApart { used, held_out } = held_apart(self.sequences.unwrap_or_default());
         let origin = origin(&used);
         let balanced = self.balanced(&used, &origin)?;
         let sizes = Sizes::new(&balanced, &held_out, self.parts)?;
@@ -310,7 +312,7 @@ impl<'a> Reducer<'a> {
         let full = answers(self.model)?;
         let mut least = f64::INFINITY;
         let found = sizes.smallest(|_, met| {
-            let loss = 100.0 * full.loss_of(&answers(&met.model)?).0;
+            let loss = 100.0 * full.loss_of(&answers(&met.model)?).loss;
             least = least.min(loss);
             Ok::<_, TargetError>(loss <= points)
         })?;
@@ -319,7 +321,7 @@ impl<'a> Reducer<'a> {
                 "every size loses {least:.2} points of accuracy or more, expected at most {points}"
             ))
         };
-        found.map(|(_, met)| met).ok_or_else(none)
+        found.map(|found| found.made).ok_or_else(none)
     }
 
     fn white(&self, rule: Rule) -> Result<Reduction, CompressError> {

@@ -864,9 +864,9 @@ impl<'a> CalibratedReduction<'a> {
         }
         let (mut error, mut norm) = (0.0, 0.0);
         for (layer, block) in self.layers.iter().zip(model.blocks()) {
-            let (e, n) = layer.errors_of(block)?;
-            error += e;
-            norm += n;
+            let errors = layer.errors_of(block)?;
+            error += errors.error;
+            norm += errors.output;
         }
         Ok(if error > 0.0 {
             f64::sqrt(error / norm)

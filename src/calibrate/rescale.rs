@@ -25,6 +25,15 @@ pub struct Rescaled {
     pub(crate) factor: f64,
 }
 
+/// A model whose layers were rescaled.
+#[derive(Debug, Clone)]
+pub struct RescaledModel {
+    /// The model.
+    pub model: Model,
+    /// What was done to each layer.
+    pub records: Vec<Rescaled>,
+}
+
 /// Multiplies C and D of every layer with one factor, so that τ is 1, or that of the same layer in
 /// the network before its reduction, `like`. It goes layer by layer: each is measured for its input
 /// behind those before it, which are rescaled already. A layer with τ = 0 stays. The sequences are
@@ -47,7 +56,7 @@ pub fn rescale(
     sequences: &[Sequence<'_>],
     length: usize,
     observer: &dyn ProgressSink,
-) -> Result<(Model, Vec<Rescaled>), CalibrateError> {
+) -> Result<RescaledModel, CalibrateError> {
     let within = Within(observer);
     let measure = |model: &Model, layer: usize| {
         let network = Network::new(model, length, InferPath::Double)?.observed(&within);
@@ -82,7 +91,10 @@ pub fn rescale(
             factor,
         });
     }
-    Ok((scaled, records))
+    Ok(RescaledModel {
+        model: scaled,
+        records,
+    })
 }
 
 /// Whether a network has the layers of another.

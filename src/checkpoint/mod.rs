@@ -496,7 +496,7 @@ impl Checkpoint {
     }
 
     /// Two layers of the network that are one in the file, if there are such.
-    pub fn tied_layers(&self) -> Option<(String, String)> {
+    pub fn tied_layers(&self) -> Option<[String; 2]> {
         let Encoding {
             archive, structure, ..
         } = self.encoding.as_ref();
@@ -511,7 +511,7 @@ impl Checkpoint {
                 let owner = *owners.entry(root).or_insert(index);
                 if owner != index {
                     let name = |index: usize| self.model.blocks()[index].name().to_string();
-                    return Some((name(owner), name(index)));
+                    return Some([owner, index].map(name));
                 }
             }
         }

@@ -80,6 +80,15 @@ struct Cut {
     record: WeightedRecord,
 }
 
+/// Squared weighted errors of systems in the place of a layer's channels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerErrors {
+    /// Σ E_h(error).
+    pub error: f64,
+    /// Σ E_h(output).
+    pub output: f64,
+}
+
 /// The squared weighted error of a channel at some orders, never rising with the order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ErrorCurve {
@@ -624,11 +633,11 @@ impl CalibratedLayer {
         &self.channels
     }
 
-    /// (Σ E_h(error), Σ E_h(output)) of any systems in the place of the channels.
+    /// Of any systems in the place of the channels.
     ///
     /// # Errors
     /// [`CompressError::Channel`].
-    pub fn errors_of(&self, block: &Block) -> Result<(f64, f64), CompressError> {
+    pub fn errors_of(&self, block: &Block) -> Result<LayerErrors, CompressError> {
         let channels = self.channels.par_iter().zip(block.systems()).enumerate();
         let errors = channels.map(|(index, (channel, system))| {
             let error = channel.error_of(system);
@@ -636,7 +645,10 @@ impl CalibratedLayer {
         });
         let errors = in_order(errors)?;
         let norms = self.channels.iter().map(|channel| channel.norm.powi(2));
-        Ok((errors.iter().sum(), norms.sum()))
+        Ok(LayerErrors {
+            error: errors.iter().sum(),
+            output: norms.sum(),
+        })
     }
 
     /// The error curves of all channels, in parallel: squared weighted errors after truncation and

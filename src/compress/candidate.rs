@@ -69,7 +69,7 @@ impl Candidate {
         kernel_length: usize,
     ) -> Result<(DiagonalSystem, ChannelRecord), ControlError> {
         let stable = full.stable()?;
-        let (kernel_error, kernel_norm) = kernel_distance(full, &self.system, kernel_length)?;
+        let kernel = kernel_distance(full, &self.system, kernel_length)?;
         let record = ChannelRecord {
             index: channel,
             order_before: full.order(),
@@ -81,8 +81,8 @@ impl Candidate {
             error_bound: self.error_bound,
             h2_error: response_error(stable, self.system.stable()?)?,
             h2_norm: h2_norm(stable)?,
-            kernel_error,
-            kernel_norm,
+            kernel_error: kernel.error,
+            kernel_norm: kernel.norm,
             feedthrough_change: feedthrough_change(full, &self.system),
             condition: self.condition,
             free_h2_error: self.free_h2_error,

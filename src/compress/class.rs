@@ -153,11 +153,11 @@ pub(super) fn record_over_horizon(
     length: usize,
 ) -> Result<ChannelRecord, ControlError> {
     let [full, reduced] = systems;
-    let (kernel_error, kernel_norm) = kernel_distance(full, reduced, length)?;
+    let kernel = kernel_distance(full, reduced, length)?;
     let growing = systems.map(|system| system.unstable_modes().len());
     Ok(ChannelRecord {
-        kernel_error,
-        kernel_norm,
+        kernel_error: kernel.error,
+        kernel_norm: kernel.norm,
         notes: vec![format!(
             "{} modes did not decay before, {} do not now: reduced over L steps",
             growing[0], growing[1]

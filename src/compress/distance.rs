@@ -34,7 +34,26 @@ pub(super) fn response_error(
     Ok((error * error + change.dot(&rest)).max(0.0).sqrt())
 }
 
-/// ‖k − k_r‖ and ‖k‖ over the first `length` samples, a change of D counted with k\[0\].
+/// How far a kernel is from that of the full system.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KernelDistance {
+    /// ‖k − k_r‖.
+    pub error: f64,
+    /// ‖k‖ of the full system.
+    pub norm: f64,
+}
+
+impl KernelDistance {
+    /// The error as a share of the norm; 0 without an error.
+    pub fn relative(self) -> f64 {
+        match self.error > 0.0 {
+            true => self.error / self.norm,
+            false => 0.0,
+        }
+    }
+}
+
+/// The distance over the first `length` samples, a change of D counted with k\[0\].
 ///
 /// With one input and one output the samples are formed. Else the squares come from
 ///
@@ -51,7 +70,7 @@ pub fn kernel_distance(
     full: &DiagonalSystem,
     reduced: &DiagonalSystem,
     length: usize,
-) -> Result<(f64, f64), ControlError> {
+) -> Result<KernelDistance, ControlError> {
     reduced.require_size(full.input().ncols(), full.output().nrows())?;
     if full.as_siso().is_err() {
         return Ok(mimo_distance(full, reduced, length));
@@ -65,7 +84,10 @@ pub fn kernel_distance(
     // Scaled first: the squares of very small or large kernels leave the range of doubles.
     let scale = full.amax().max(f64::MIN_POSITIVE);
     let norm = |x: DVector<f64>| (x / scale).norm() * scale;
-    Ok((norm(&full - reduced), norm(full)))
+    Ok(KernelDistance {
+        error: norm(&full - reduced),
+        norm: norm(full),
+    })
 }
 
 /// ‖k‖ over the first `length` samples, feedthrough left out; `usize::MAX` of them are all. By the sum
@@ -77,12 +99,12 @@ pub fn kernel_norm(system: &DiagonalSystem, length: usize) -> f64 {
         .sqrt()
 }
 
-fn mimo_distance(full: &DiagonalSystem, reduced: &DiagonalSystem, length: usize) -> (f64, f64) {
+fn mimo_distance(full: &DiagonalSystem, reduced: &DiagonalSystem, length: usize) -> KernelDistance {
     let own = (full.scaled_exponents(), full.input(), full.output());
     let norm = kernel_norm(full, length);
     let change = reduced.feedthrough() - full.feedthrough();
     if full == reduced {
-        return (0.0, norm);
+        return KernelDistance { error: 0.0, norm };
     }
     let (n, r) = (full.order(), reduced.order());
     let exponents = [own.0, reduced.scaled_exponents()].concat();
@@ -99,7 +121,10 @@ fn mimo_distance(full: &DiagonalSystem, reduced: &DiagonalSystem, length: usize)
     // The first sample of the error with the change of D, less without it.
     let first = (&output * &input).map(|z| z.re);
     let error = error + change.dot(&(&change - 2.0 * first));
-    (error.max(0.0).sqrt(), norm)
+    KernelDistance {
+        error: error.max(0.0).sqrt(),
+        norm,
+    }
 }
 
 fn square(
@@ -155,7 +180,7 @@ mod tests {
     #[test]
     fn the_distance_of_larger_systems_is_that_of_their_samples() {
         let (full, reduced) = (system(5, 0.0), system(3, 0.4));
-        let (error, norm) = kernel_distance(&full, &reduced, 20).unwrap();
+        let KernelDistance { error, norm } = kernel_distance(&full, &reduced, 20).unwrap();
         let (a, b) = (samples(&full, 20), samples(&reduced, 20));
         let square = |terms: &mut dyn Iterator<Item = f64>| terms.sum::<f64>().sqrt();
         let expected = square(&mut a.iter().zip(&b).map(|(a, b)| (a - b).norm_squared()));
@@ -167,6 +192,6 @@ mod tests {
         let expected = square(&mut whole.iter().map(DMatrix::norm_squared));
         let norm = kernel_norm(&full, usize::MAX);
         assert!((norm / expected - 1.0).abs() < 1e-12, "{norm} {expected}");
-        assert_eq!(kernel_distance(&full, &full, 20).unwrap().0, 0.0);
+        assert_eq!(kernel_distance(&full, &full, 20).unwrap().relative(), 0.0);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use layer::StepSums;
 use layer::{Layer, apply_linear, normalised};
 use nalgebra::DMatrix;
 use rayon::prelude::*;
-pub use score::{Answers, Score};
+pub use score::{AccuracyLoss, Answers, Score};
 use single::Single;
 pub(crate) use single::{Setup, VectorSlopes};
 pub(crate) use walk::Walk;

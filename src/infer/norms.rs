@@ -5,11 +5,19 @@ use nalgebra::DMatrix;
 use crate::infer::{InferError, Network, Path};
 use crate::model::{BatchNorm, Model, Norm, Placement, Sequence};
 
-/// How inputs of at most `length` steps compare with those of training: the name of the first layer
-/// whose input comes out of a batch norm, and the mean square of that about the mean of the training
-/// data, relative to their variance, the median over the channels. About 1 for data like those of
-/// training, k² for inputs that are k times as large. `None` where no layer has such an input: a layer
-/// norm hides the scale. Costs a [`Network`] and its layers before that one.
+/// How inputs compare with those of training.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InputScale {
+    /// The first layer whose input comes out of a batch norm.
+    pub layer: String,
+    /// The mean square of that input about the mean of the training data, relative to their variance,
+    /// the median over the channels. About 1 for data like those of training, k² for inputs that are k
+    /// times as large.
+    pub power: f64,
+}
+
+/// The scale of inputs of at most `length` steps. `None` where no input of a layer comes out of a batch
+/// norm: a layer norm hides the scale. Costs a [`Network`] and its layers before that one.
 ///
 /// # Errors
 /// As [`Network::new`] and [`Network::logits`].
@@ -17,7 +25,7 @@ pub fn input_scale(
     model: &Model,
     sequences: &[Sequence<'_>],
     length: usize,
-) -> Result<Option<(String, f64)>, InferError> {
+) -> Result<Option<InputScale>, InferError> {
     let Some((at, norm)) = first_batch_norm(model) else {
         return Ok(None);
     };
@@ -41,7 +49,10 @@ pub fn input_scale(
         .collect();
     ratios.sort_by(f64::total_cmp);
     let median = ratios.get(ratios.len() / 2);
-    Ok(median.map(|&median| (model.blocks()[at].name().to_string(), median)))
+    Ok(median.map(|&power| InputScale {
+        layer: model.blocks()[at].name().to_string(),
+        power,
+    }))
 }
 
 /// The first layer whose input a batch norm gives, and that norm.

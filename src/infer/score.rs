@@ -55,6 +55,16 @@ impl Score {
     }
 }
 
+/// How much less accurate a model is than another on the same sequences.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AccuracyLoss {
+    /// The difference, as a share.
+    pub loss: f64,
+    /// Its standard error. One difference more than was seen is counted: none on few sequences proves
+    /// little.
+    pub standard_error: f64,
+}
+
 /// Which of some sequences a model gets right.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answers(Vec<bool>);
@@ -77,10 +87,8 @@ impl Answers {
         right as f64 / self.0.len() as f64
     }
 
-    /// How much less accurate another model is on the same sequences, as a share, and the standard
-    /// error of that difference. One difference more than was seen is counted: none on few sequences
-    /// proves little.
-    pub fn loss_of(&self, other: &Self) -> (f64, f64) {
+    /// How much less accurate another model is on the same sequences.
+    pub fn loss_of(&self, other: &Self) -> AccuracyLoss {
         let pairs = self.0.iter().zip(&other.0);
         let apart = pairs.map(|(own, other)| f64::from(*own) - f64::from(*other));
         let (count, mut sum, mut squares) = (self.0.len() as f64, 0.0, 0.0);
@@ -88,7 +96,10 @@ impl Answers {
             sum += one;
             squares += one * one;
         }
-        (sum / count, f64::sqrt(squares + 1.0) / count)
+        AccuracyLoss {
+            loss: sum / count,
+            standard_error: f64::sqrt(squares + 1.0) / count,
+        }
     }
 }
 
@@ -141,9 +152,12 @@ mod tests {
             (4, 0.75, 0.5)
         );
         // Two lost and one gained.
-        let (loss, error) = full.loss_of(&small);
-        assert_eq!((loss, error), (0.25, 2.0 / 4.0));
-        assert_eq!(full.loss_of(&full), (0.0, 0.25));
+        let expected = |loss, standard_error| AccuracyLoss {
+            loss,
+            standard_error,
+        };
+        assert_eq!(full.loss_of(&small), expected(0.25, 2.0 / 4.0));
+        assert_eq!(full.loss_of(&full), expected(0.0, 0.25));
     }
 
     #[test]

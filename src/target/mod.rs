@@ -27,7 +27,7 @@ pub use price::Size;
 pub(crate) use price::{stand_in, step_microseconds};
 pub(crate) use shared::SharedTarget;
 pub use sizes::WholeSize;
-pub(crate) use sizes::{Sizes, held_apart};
+pub(crate) use sizes::{HeldApart, Sizes, held_apart};
 
 use crate::calibrate::CalibrateError;
 use crate::infer::InferError;

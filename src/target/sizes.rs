@@ -67,9 +67,18 @@ impl WholeSize {
     }
 }
 
-/// The sequences that make a model, and those that check it: every fifth one is held out, and left
-/// out where it equals one of the others, as it would check nothing.
-pub fn held_apart<'a>(listed: &[Sequence<'a>]) -> (Vec<Sequence<'a>>, Vec<Sequence<'a>>) {
+/// Sequences for two purposes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeldApart<'a> {
+    /// Those that make a model.
+    pub used: Vec<Sequence<'a>>,
+    /// Those that check it.
+    pub held_out: Vec<Sequence<'a>>,
+}
+
+/// Every fifth sequence is held out, and left out where it equals one of the others, as it would check
+/// nothing.
+pub fn held_apart<'a>(listed: &[Sequence<'a>]) -> HeldApart<'a> {
     let (mut used, mut held_out) = (Vec::new(), Vec::new());
     for (index, &sequence) in listed.iter().enumerate() {
         match (index + 1) % HELD_OUT_EVERY {
@@ -78,7 +87,16 @@ pub fn held_apart<'a>(listed: &[Sequence<'a>]) -> (Vec<Sequence<'a>>, Vec<Sequen
         }
     }
     held_out.retain(|sequence| !used.contains(sequence));
-    (used, held_out)
+    HeldApart { used, held_out }
+}
+
+/// The smallest model that was accepted.
+#[derive(Debug)]
+pub struct Smallest {
+    /// How many times fewer bytes were asked for.
+    pub times: f64,
+    /// The model.
+    pub made: Targeted,
 }
 
 /// Smaller models of any size, states and maps together. What all sizes have in common is done once.
@@ -198,7 +216,7 @@ impl<'a> Sizes<'a> {
         Ok((takes > most).then(|| format!("a step of {takes:.2} us, more than {most} us")))
     }
 
-    /// The smallest model that `accept` takes, and how many times smaller it is. Sizes of a half down
+    /// The smallest model that `accept` takes. Sizes of a half down
     /// to a twenty-fourth of the bytes are made in turn, until two in a row are not accepted or there is
     /// nothing left to leave out. `None` where none is accepted.
     ///
@@ -207,7 +225,7 @@ impl<'a> Sizes<'a> {
     pub fn smallest<E: From<TargetError>>(
         &self,
         mut accept: impl FnMut(f64, &Targeted) -> Result<bool, E>,
-    ) -> Result<Option<(f64, Targeted)>, E> {
+    ) -> Result<Option<Smallest>, E> {
         let (mut best, mut misses) = (None, 0);
         for times in TRIED {
             let met = match self.meet(&WholeSize::times(times)) {
@@ -215,7 +233,7 @@ impl<'a> Sizes<'a> {
                 met => met?,
             };
             if accept(times, &met)? {
-                best = Some((times, met));
+                best = Some(Smallest { times, made: met });
                 misses = 0;
             } else {
                 misses += 1;

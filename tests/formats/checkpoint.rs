@@ -820,8 +820,8 @@ fn worst_kernel_change(one: &Checkpoint, other: &Checkpoint) -> f64 {
     let blocks = one.model.blocks().iter().zip(other.model.blocks());
     let systems = blocks.flat_map(|(a, b)| a.systems().iter().zip(b.systems()));
     let changes = systems.map(|(a, b)| {
-        let (error, norm) = hankelite::advanced::kernel_distance(a, b, 256).unwrap();
-        error / norm
+        let apart = hankelite::advanced::kernel_distance(a, b, 256);
+        apart.unwrap().relative()
     });
     changes.fold(0.0, f64::max)
 }

@@ -214,7 +214,7 @@ fn equal_layers_are_two_of_one_network_and_not_one() {
     assert_eq!(checkpoint.model.blocks().len(), 2);
     assert!(checkpoint.model.head().is_some());
     let tied = checkpoint.tied_layers().unwrap();
-    assert_eq!(tied.0, "params/encoder/layers_0/seq");
+    assert_eq!(tied[0], "params/encoder/layers_0/seq");
 }
 
 fn calibrated(model: &Model, sequences: &[Sequence<'_>], settings: &Settings) -> (Model, f64) {

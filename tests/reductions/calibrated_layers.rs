@@ -377,8 +377,8 @@ fn a_steeper_curve_never_rises_and_ends_at_nothing() {
                 // The fit sees moments with a little white noise, a share of 1e-10.
                 let power = signal.norm_squared() / signal.len() as f64;
                 let kernel: f64 = full.kernel(70).unwrap().iter().map(|k| k * k).sum();
-                let (_, norm) = layer.errors_of(&block).unwrap();
-                let most = norm + 1e-9 * power * kernel;
+                let output = layer.errors_of(&block).unwrap().output;
+                let most = output + 1e-9 * power * kernel;
                 assert!(curve.errors[0] <= most, "{place}: no better than silence");
             }
         }

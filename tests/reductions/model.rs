@@ -298,13 +298,13 @@ fn batch_norms_tell_inputs_of_another_scale() {
     };
     let model = with(norm.clone(), Placement::Pre);
     let (own, tripled) = (power(&model, 1.0).unwrap(), power(&model, 3.0).unwrap());
-    assert_eq!(own.0, "layers.0");
-    assert!((own.1 - 1.0).abs() < 0.2, "{own:?}");
-    let ratio = tripled.1 / own.1;
+    assert_eq!(own.layer, "layers.0");
+    assert!((own.power - 1.0).abs() < 0.2, "{own:?}");
+    let ratio = tripled.power / own.power;
     assert!((ratio - 9.0).abs() < 1e-3, "{ratio}");
     // After a layer, the norm tells of the next one's input.
     let later = power(&with(norm, Placement::Post), 1.0).unwrap();
-    assert!(later.1.is_finite());
+    assert!(later.power.is_finite());
     assert_eq!(
         power(&with(layer_norm(CHANNELS), Placement::Pre), 3.0),
         None

@@ -175,8 +175,8 @@ fn sizes_are_tried_from_large_to_small_until_two_do_not_do() {
             tried.push((times, met.size.total()));
             Ok::<_, TargetError>(times < 2.5 || times == 4.0)
         });
-        let (times, met) = found.unwrap().unwrap();
-        assert_eq!((times, met.size.total()), tried[2]);
+        let found = found.unwrap().unwrap();
+        assert_eq!((found.times, found.made.size.total()), tried[2]);
         let all: Vec<f64> = tried.iter().map(|one| one.0).collect();
         assert_eq!(all, [2.0, 3.0, 4.0, 6.0, 8.0]);
         assert!(

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use hankelite::advanced::{
-    Calibrated, CalibratedReduction, CalibrationRun, Captured, Settings, Sizes, Targeted,
-    WeightChoice, held_apart, reduce_observed,
+    Calibrated, CalibratedReduction, CalibrationRun, Captured, HeldApart, Settings, Sizes,
+    Targeted, WeightChoice, held_apart, reduce_observed,
 };
 use hankelite::archive::{Archive, Changes, Dtype, RawTensor};
 use hankelite::calibrate::CalibrateError;
@@ -418,7 +418,7 @@ impl Checkpoint {
         work: impl FnOnce(&Sizes<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let listed = owned.borrowed();
-        let (used, held_out) = held_apart(&listed);
+        let HeldApart { used, held_out } = held_apart(&listed);
         let reduction = self
             .balanced((owned, &used), &wanted.origin, observer)
             .map_err(TargetError::from)?;

@@ -248,7 +248,10 @@ impl LayerParts<'_> {
                 .collect(),
             kernels: sampled(&kernels, self.detail.kernel),
             kernel_error: match after {
-                Some(after) => kernel_distance(system, after, self.steps)?,
+                Some(after) => {
+                    let apart = kernel_distance(system, after, self.steps)?;
+                    (apart.error, apart.norm)
+                }
                 None => (0.0, 0.0),
             },
             weighted_error: match self.record {

@@ -211,7 +211,7 @@ impl Session {
         let (Some(full), Some(reduced)) = (full, given.answers(reduced)?) else {
             return Ok(None);
         };
-        let (_, error) = full.loss_of(&reduced);
+        let error = full.loss_of(&reduced).standard_error;
         Ok(Some(Accuracy {
             scored: given.others.as_ref().map_or(0, |others| others.len()),
             full: full.accuracy(),

@@ -55,7 +55,7 @@ fn column(values: &[f64]) -> DMatrix<f64> {
 
 /// The measure of a channel, without its gradient.
 fn psi(kernel: &[f64], mean: &[f64], deviation: &[f64]) -> f64 {
-    psi_gradient(kernel, mean, deviation).0
+    psi_gradient(kernel, mean, deviation).psi
 }
 
 #[test]
@@ -172,8 +172,9 @@ fn two_reversed_sums_are_the_last_entries_of_two_convolutions() {
 fn the_gradient_agrees_with_differences() {
     let kernel = system(0.05, 0.0).kernel(60).unwrap();
     let (mean, deviation) = statistics(60);
-    let (found, slopes) = psi_gradient(&kernel, &mean, &deviation);
-    assert_eq!(found, psi(&kernel, &mean, &deviation));
+    let found = psi_gradient(&kernel, &mean, &deviation);
+    let slopes = found.gradient;
+    assert_eq!(found.psi, psi(&kernel, &mean, &deviation));
     for at in 0..60 {
         let moved = |by: f64| {
             let mut kernel = kernel.clone();
@@ -229,18 +230,18 @@ fn rescaling_gives_every_layer_in_order_the_requested_measure() {
             .map(|(block, s)| layer_measure(block.systems(), s).unwrap().tau)
             .collect()
     };
-    let (unit, records) = rescale(&model, None).unwrap();
-    assert_eq!(records.len(), model.blocks().len());
-    for tau in measures(&unit) {
+    let unit = rescale(&model, None).unwrap();
+    assert_eq!(unit.records.len(), model.blocks().len());
+    for tau in measures(&unit.model) {
         assert!((tau - 1.0).abs() < 1e-10, "{tau}");
     }
     // Nothing was cut, so nothing is to be made up for.
-    let (same, _) = rescale(&model, Some(&model)).unwrap();
-    assert!(same == model);
+    let same = rescale(&model, Some(&model)).unwrap();
+    assert!(same.model == model);
     let plan = Plan::new(Rule::Order(1)).unwrap();
     let cut = reduce(&model, &plan).unwrap().model;
-    let (matched, _) = rescale(&cut, Some(&model)).unwrap();
-    for (found, wanted) in measures(&matched).iter().zip(measures(&model)) {
+    let matched = rescale(&cut, Some(&model)).unwrap();
+    for (found, wanted) in measures(&matched.model).iter().zip(measures(&model)) {
         assert!((found / wanted - 1.0).abs() < 1e-10, "{found} {wanted}");
     }
     assert!(measures(&cut)[0] != measures(&model)[0]);

@@ -6,7 +6,8 @@ use anyhow::bail;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hankelite::advanced::{
-    CalibratedReduction, CalibrationRun, Captured, Settings, WeightChoice, input_scale, kernel_norm,
+    CalibratedReduction, CalibrationRun, Captured, InputScale, Settings, WeightChoice, input_scale,
+    kernel_norm,
 };
 use hankelite::calibrate::{Calibration, Importance, TargetSize};
 use hankelite::checkpoint::Checkpoint;
@@ -428,7 +429,7 @@ impl CalibrationData {
         printer: &Printer,
     ) -> anyhow::Result<Self> {
         let file = Path::new(source);
-        if let Some((first, second)) = checkpoint.tied_layers() {
+        if let Some([first, second]) = checkpoint.tied_layers() {
             bail!(
                 "layers `{first}` and `{second}` are one in the file, but have inputs of their own: \
                  expected layers that share no tensors, or a reduction without calibration"
@@ -635,7 +636,7 @@ fn remark_on_scale(
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let few = &listed[..listed.len().min(SCALE_SEQUENCES)];
-    if let Some((layer, power)) = input_scale(model, few, length)?
+    if let Some(InputScale { layer, power }) = input_scale(model, few, length)?
         && !(1.0 / SCALE_MAX..=SCALE_MAX).contains(&power.sqrt())
     {
         let text = format!(

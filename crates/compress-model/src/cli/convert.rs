@@ -128,8 +128,7 @@ fn difference(full: &Model, converted: &Model, length: usize) -> anyhow::Result<
                 _ => before.to_vec(),
             };
             for (before, after) in joined.iter().zip(after) {
-                let (error, norm) = kernel_distance(before, after, length)?;
-                worst = worst.max(if error > 0.0 { error / norm } else { 0.0 });
+                worst = worst.max(kernel_distance(before, after, length)?.relative());
             }
         }
     }

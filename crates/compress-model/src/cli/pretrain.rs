@@ -182,10 +182,9 @@ impl Run<'_> {
             mode: self.config.rescale,
             like: None,
         };
-        let (start, rescaled) =
-            terms::rescaled(&start, &rescaling, &sets.train, recipe, self.printer)?;
+        let rescaled = terms::rescaled(&start, &rescaling, &sets.train, recipe, self.printer)?;
         // What cannot be written at the end is better known now.
-        checkpoint(architecture, &start, length)?;
+        checkpoint(architecture, &rescaled.model, length)?;
         let options = TrainableOptions {
             dtype: recipe.precision.dtype(),
             dropout: architecture.dropout,
@@ -194,12 +193,12 @@ impl Run<'_> {
         };
         let device = self.arguments.device.open()?;
         let made = |model: &Model| TrainableNetwork::from_model(model, &options, &device);
-        let network = made(&start)?.measured(architecture.measurements, recipe.seed)?;
+        let network = made(&rescaled.model)?.measured(architecture.measurements, recipe.seed)?;
         let mut objective = terms::objective(&network, self.beside, None, recipe)?;
         let rows = architecture.measurements;
         let notes = rows.map(|rows| folded(rows, architecture.inputs.unwrap_or(0)));
         let beginning = TrainingReport {
-            rescaled,
+            rescaled: rescaled.records,
             notes: notes.into_iter().collect(),
             ..TrainingReport::default()
         };

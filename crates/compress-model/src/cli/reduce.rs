@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
 use hankelite::advanced::{
-    KeptLayer, Longer, Settings, Sizes, change_beyond, held_apart, reduce_observed,
+    HeldApart, KeptLayer, Longer, Settings, Sizes, change_beyond, held_apart, reduce_observed,
 };
 use hankelite::calibrate::{Calibration, Choice, TargetSize};
 use hankelite::checkpoint::{Checkpoint, EncodedCheckpoint, FolderChanges, Provenance};
@@ -400,7 +400,7 @@ fn calibrated(
             held_out_change: None,
         },
         true => {
-            let (used, held_out) = held_apart(&listed);
+            let HeldApart { used, held_out } = held_apart(&listed);
             let target = FileTarget {
                 arguments,
                 checkpoint,

@@ -301,7 +301,7 @@ impl Way<'_> {
             mode: self.settings.file.rescale,
             like,
         };
-        let (start, rescaled) =
+        let rescaled =
             terms::rescaled(model, &rescaling, data, &self.settings.file.train, printer)?;
         let taught = full.filter(|_| self.beside.distil.is_some());
         if let Some(full) = taught {
@@ -309,9 +309,9 @@ impl Way<'_> {
         }
         let taught = taught.map(|full| network(&full.model, full, HeldMaps::default()));
         Ok(Beginning {
-            network: network(&start, checkpoint, self.settings.held(checkpoint))?,
+            network: network(&rescaled.model, checkpoint, self.settings.held(checkpoint))?,
             taught: taught.transpose()?,
-            rescaled,
+            rescaled: rescaled.records,
         })
     }
 }

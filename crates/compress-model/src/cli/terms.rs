@@ -1,7 +1,7 @@
 //! What may stand beside a plain training: rescaling before it, terms of its objective, a teacher.
 
 use anyhow::bail;
-use hankelite::advanced::{Rescaled, rescale};
+use hankelite::advanced::{RescaledModel, rescale};
 use hankelite::model::{Model, Sequence};
 use hankelite_data::Dataset;
 use hankelite_train::nn::{SequenceModel, TrainableNetwork};
@@ -42,9 +42,12 @@ pub(super) fn rescaled(
     data: &Dataset,
     recipe: &Recipe,
     printer: &Printer,
-) -> anyhow::Result<(Model, Vec<Rescaled>)> {
+) -> anyhow::Result<RescaledModel> {
     if mode == Rescale::None {
-        return Ok((model.clone(), Vec::new()));
+        return Ok(RescaledModel {
+            model: model.clone(),
+            records: Vec::new(),
+        });
     }
     if mode == Rescale::Match && like.is_none() {
         bail!("`rescale` is match, which needs the unreduced network: expected `teacher`");
@@ -53,8 +56,8 @@ pub(super) fn rescaled(
     let sequences: Vec<Sequence<'_>> = (0..batch.len()).map(|i| batch.sequence(i)).collect();
     let like = like.filter(|_| mode == Rescale::Match);
     let bars = Bars::new(printer);
-    let (model, records) = rescale(model, like, &sequences, data.length(), &bars)?;
-    for record in &records {
+    let rescaled = rescale(model, like, &sequences, data.length(), &bars)?;
+    for record in &rescaled.records {
         printer.message(&format!(
             "{}: tau {} before, {} now",
             record.name,
@@ -62,7 +65,7 @@ pub(super) fn rescaled(
             short(record.after)
         ));
     }
-    Ok((model, records))
+    Ok(rescaled)
 }
 
 /// The objective of a training that starts with the network as it stands.

@@ -1,6 +1,6 @@
 //! A number for the filters of a block, its gradient by the kernels, and what it needs of the batch.
 
-use hankelite::advanced::psi_gradient;
+use hankelite::advanced::{PsiGradient, psi_gradient};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -29,7 +29,7 @@ impl<T: Real> BlockPenalty<T> {
         let channel = |(h, kernel): (usize, &Vec<T>)| {
             let length = kernel.len();
             let kernel: Vec<f64> = kernel.iter().map(|k| k.to_f64()).collect();
-            let (psi, slopes) = match moments {
+            let PsiGradient { psi, gradient } = match moments {
                 Some(moments) => {
                     let place = h * length..(h + 1) * length;
                     psi_gradient(
@@ -41,7 +41,8 @@ impl<T: Real> BlockPenalty<T> {
                 None => psi_gradient(&kernel, &vec![0.0; length], &vec![1.0; length]),
             };
             let factor = 2.0 * psi / channels as f64;
-            let slopes = slopes.iter().map(|slope| T::of(factor * slope)).collect();
+            let slopes = gradient.iter();
+            let slopes = slopes.map(|slope| T::of(factor * slope)).collect();
             (psi * psi / channels as f64, slopes)
         };
         let parts = kernels.par_iter().enumerate().map(channel);

@@ -357,9 +357,9 @@ impl<'a> Prepared<'a> {
             mode: job.rescale,
             like,
         };
-        let (model, rescaled) =
+        let rescaled =
             terms::rescaled(&start.model, &rescaling, &self.sets.train, recipe, printer)?;
-        let network = self.network(&model)?;
+        let network = self.network(&rescaled.model)?;
         let before = self.test(&network, recipe)?;
         let training = Training {
             network: &network,
@@ -389,7 +389,7 @@ impl<'a> Prepared<'a> {
                     .map(|size| size.total()),
                 moved: moved.moved(&network)?,
             },
-            rescaled,
+            rescaled: rescaled.records,
             history: outcome.history,
         })
     }

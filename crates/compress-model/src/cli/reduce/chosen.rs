@@ -3,7 +3,7 @@
 
 use anyhow::bail;
 use hankelite::Declared;
-use hankelite::advanced::{Sizes, Targeted};
+use hankelite::advanced::{Sizes, Smallest, Targeted};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::infer::Answers;
 use hankelite::target::Size;
@@ -108,7 +108,7 @@ impl Search<'_> {
             tried.push(one);
             Ok::<_, anyhow::Error>(accepted)
         })?;
-        let Some((times, met)) = found else {
+        let Some(Smallest { times, made }) = found else {
             bail!(self.none(full.as_ref(), &tried));
         };
         let scored = full.as_ref().map_or(0, |full| full.answers.count());
@@ -121,7 +121,7 @@ impl Search<'_> {
             scored,
             scores: both,
         };
-        Ok((met, choice))
+        Ok((made, choice))
     }
 
     /// What one size loses.
@@ -146,9 +146,9 @@ impl Search<'_> {
             size: met.size,
             change,
             accuracy: small.as_ref().and_then(|small| small.scores.accuracy),
-            difference_error: loss.map(|(_, error)| error),
+            difference_error: loss.map(|loss| loss.standard_error),
             accepted: match loss {
-                Some((loss, _)) => 100.0 * loss <= self.within,
+                Some(loss) => 100.0 * loss.loss <= self.within,
                 None => change <= CHANGE_MAX,
             },
         };

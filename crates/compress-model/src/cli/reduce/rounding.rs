@@ -63,9 +63,8 @@ pub(super) fn layer_difference(
 ) -> anyhow::Result<f64> {
     let planned = planned.systems().iter().chain(planned.backward());
     let pairs: Vec<_> = planned.zip(written).collect();
-    let errors = pairs.par_iter().map(|(planned, written)| {
-        let (error, norm) = kernel_distance(planned, written, length)?;
-        Ok(if error > 0.0 { error / norm } else { 0.0 })
-    });
+    let errors = pairs
+        .par_iter()
+        .map(|(planned, written)| Ok(kernel_distance(planned, written, length)?.relative()));
     errors.try_reduce(|| 0.0, |a, b| Ok(f64::max(a, b)))
 }

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use hankelite::advanced::{
-    KeptLayer, LogitChanges, Longer, Sizes, Targeted, change_beyond, held_apart, step_microseconds,
+    HeldApart, KeptLayer, LogitChanges, Longer, Sizes, Targeted, change_beyond, held_apart,
+    step_microseconds,
 };
 use hankelite::calibrate::{Calibration, LogitFit};
 use hankelite::checkpoint::{Checkpoint, FolderChanges, Provenance};
@@ -256,7 +257,8 @@ fn made(
     listed: &[Sequence<'_>],
     printer: &Printer,
 ) -> anyhow::Result<Made> {
-    let ((used, held_out), bars) = (held_apart(listed), Bars::new(printer));
+    let HeldApart { used, held_out } = held_apart(listed);
+    let bars = Bars::new(printer);
     let ways = &arguments.ways;
     let prepared = prepare(checkpoint, calibration, &used, ways, &bars)?;
     let sizes = Sizes::new(&prepared, &held_out, arguments.target_ways.only)?;

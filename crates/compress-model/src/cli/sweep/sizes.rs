@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::bail;
-use hankelite::advanced::{Sizes, held_apart, step_microseconds};
+use hankelite::advanced::{HeldApart, Sizes, held_apart, step_microseconds};
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
 use hankelite::target::{Parts, Size, WholeSize};
@@ -71,7 +71,7 @@ pub(super) fn run(
             arguments.calibrate
         );
     }
-    let (used, held_out) = held_apart(&listed);
+    let HeldApart { used, held_out } = held_apart(&listed);
     let bars = Bars::new(printer);
     let prepared = prepare(checkpoint, &calibration, &used, ways, &bars)?;
     let sizes = Sizes::new(&prepared, &held_out, arguments.only)?;
