@@ -41,5 +41,6 @@ pub use crate::stream::floor::read_nanoseconds;
 
 // States and maps together.
 pub use crate::target::build::{LogitChanges, Targeted};
+pub use crate::target::menu::coarse_factor;
 pub use crate::target::price::{stand_in, step_microseconds};
 pub use crate::target::sizes::{HeldApart, Sizes, Smallest, held_apart};

@@ -26,7 +26,7 @@ mod _core {
     #[pymodule_export]
     use super::data::read_data;
     #[pymodule_export]
-    use super::rounding::{best_scales, rounded_map};
+    use super::rounding::{IntegerEntries, best_scales, integer_entries, rounded_map};
     #[pymodule_export]
     use super::statistics::{read_statistics, write_statistics};
     #[pymodule_export]

@@ -1,11 +1,12 @@
 //! Maps of few bits, for networks that run in Python.
 
-use hankelite::advanced::{MapMoments, RoundedMatrix};
+use hankelite::advanced::{Levels, MapMoments, RoundedMatrix, coarse_factor};
 use hankelite::control::nalgebra::{DMatrix, DVector};
 use hankelite::model::Linear;
 use hankelite::rounding::{Entries, MapStorage, RoundingError};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::control::{array, matrix};
 use crate::failure::Failure;
@@ -37,6 +38,43 @@ fn failed(error: RoundingError) -> Failure {
 
 fn vector(array: &PyReadonlyArray1<'_, f64>) -> DVector<f64> {
     DVector::from_iterator(array.as_array().len(), array.as_array().iter().copied())
+}
+
+/// A kind of integer entries.
+#[pyclass(frozen, get_all, module = "hankelite._core")]
+pub(crate) struct IntegerEntries {
+    /// Bits of an entry.
+    bits: u32,
+    /// The lowest level.
+    lowest: i32,
+    /// The highest level.
+    highest: i32,
+    /// From one level to the next.
+    step: i32,
+    /// On the measured change of a map.
+    factor: f64,
+}
+
+/// Every kind of integer entries by its name, most bits first.
+#[pyfunction]
+pub(crate) fn integer_entries(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let kinds = PyDict::new(py);
+    for entries in Entries::ALL {
+        let Some(bits) = entries.bits() else {
+            continue;
+        };
+        let levels = Levels::of(bits);
+        let name = serde_json::to_value(entries).map_err(Failure::setting)?;
+        let kind = IntegerEntries {
+            bits,
+            lowest: levels.lowest as i32,
+            highest: levels.highest as i32,
+            step: levels.step as i32,
+            factor: coarse_factor(entries).unwrap_or(1.0),
+        };
+        kinds.set_item(name.as_str(), Bound::new(py, kind)?)?;
+    }
+    Ok(kinds)
 }
 
 /// A map (inputs, outputs) with entries of a kind, so that what it gives changes least.

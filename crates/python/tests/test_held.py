@@ -18,7 +18,7 @@ from test_torch import Other, run, seeded, signals  # noqa: E402
 from torch import nn  # noqa: E402
 
 from hankelite._held import _Integers  # noqa: E402
-from hankelite._round import _BITS, levels  # noqa: E402
+from hankelite._round import KINDS  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,13 +106,12 @@ def test_levels_are_those_of_the_library():
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(48, 6))
     moments = (48.0, np.zeros(48), np.zeros(48), 48 * np.eye(48), 48 * np.eye(48))
-    for kind, bits in _BITS.items():
+    for kind, entries in KINDS.items():
         _, _, (integers, _), _ = hk._core.rounded_map(weight, None, moments, kind, 16)
-        scales = torch.from_numpy(hk._core.best_scales(weight, bits, 16).T.copy())
+        scales = torch.from_numpy(hk._core.best_scales(weight, entries.bits, 16).T.copy())
         held = _Integers(kind, 16, scales, torch.zeros(1, dtype=torch.float64, requires_grad=True))
         own = held.rounded(torch.from_numpy(weight.T.copy()))
-        ends = levels(kind)
-        assert own.levels.min() == integers.min() >= ends[0] and own.levels.max() <= ends[1]
+        assert own.levels.min() == integers.min() >= entries.lowest and own.levels.max() <= entries.highest
         # In scales: half a step, and what the ends cut off, of two bits on purpose.
         error = np.abs(own.weight - weight.T).max()
         assert error <= (2.0 if kind == "int2" else 0.75) * float(scales.abs().max())
@@ -311,7 +310,7 @@ def test_a_network_that_the_library_runs_ends_in_its_image(waves):
         weight = model.get_parameter(f"s4_layers.{index}.output_linear.0.weight")
         matrix = weight.detach()[:, :, 0].double().numpy().T.copy()
         own = layer["map"]
-        scales = hk._core.best_scales(matrix, _BITS[own["entries"]], own["group"])
+        scales = hk._core.best_scales(matrix, KINDS[own["entries"]].bits, own["group"])
         levels = matrix / scales.repeat(own["group"], axis=0)[: len(matrix)]
         np.testing.assert_array_equal(levels, levels.round())
 

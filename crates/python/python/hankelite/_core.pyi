@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 __all__ = [
     "Checkpoint",
+    "IntegerEntries",
     "Stream",
     "__version__",
     "balanced_truncation",
@@ -16,6 +17,7 @@ __all__ = [
     "h2_norm",
     "hankel_values",
     "hinf_norm",
+    "integer_entries",
     "read_data",
     "read_statistics",
     "rounded_map",
@@ -155,12 +157,26 @@ class Stream:
     @property
     def state_bytes(self) -> int: ...
 
+@final
+class IntegerEntries:
+    @property
+    def bits(self) -> int: ...
+    @property
+    def lowest(self) -> int: ...
+    @property
+    def highest(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def factor(self) -> float: ...
+
 def hankel_values(arrays: _System, complex: bool) -> npt.NDArray[np.float64]: ...
 def balanced_truncation(
     arrays: _System, states: int, complex: bool
 ) -> tuple[_SystemOut, float, int, float]: ...
 def h2_norm(arrays: _System) -> float: ...
 def hinf_norm(arrays: _System, complex: bool) -> tuple[float, float, float]: ...
+def integer_entries() -> dict[str, IntegerEntries]: ...
 def best_scales(
     weight: npt.NDArray[np.float64], bits: int, group: int
 ) -> npt.NDArray[np.float32]: ...

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from . import _core
 from ._fit import _declared, _tensors, replaced
 from ._model import Reduced
-from ._round import _BITS, Rounded, _is_map, levels, nearest
+from ._round import KINDS, Rounded, _is_map, nearest
 from ._sources import Module, declared_json, unwrapped
 from .errors import CalibrationError, CheckpointError, InvalidSetting
 
@@ -34,12 +34,12 @@ class _Integers(torch.nn.Module):  # type: ignore[misc]
         self.entries, self.group = entries, group
         dtype = torch.promote_types(like.dtype, torch.float32)
         # The weight of the lowest level: of the size of weights, so that their rate suits it.
-        first = levels(entries)[0] * scales.to(like.device, dtype)
+        first = KINDS[entries].lowest * scales.to(like.device, dtype)
         self.range = torch.nn.Parameter(first, requires_grad=like.requires_grad)
 
     def scales(self) -> torch.Tensor:
         """bfloat16 numbers, (outputs, groups)."""
-        scales = self.range / levels(self.entries)[0]
+        scales = self.range / KINDS[self.entries].lowest
         return _through(scales.bfloat16().to(scales), scales)
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
@@ -242,7 +242,7 @@ def _used(module: torch.nn.Module, name: str) -> Optional[torch.Tensor]:
 
 def _scales(weight: torch.Tensor, entries: str, group: int) -> Any:
     matrix = weight.detach().flatten(1).T.double().cpu().numpy()
-    scales = _core.best_scales(np.ascontiguousarray(matrix), _BITS[entries], group)
+    scales = _core.best_scales(np.ascontiguousarray(matrix), KINDS[entries].bits, group)
     return np.ascontiguousarray(scales.T)
 
 

@@ -23,10 +23,8 @@ from .errors import CalibrationError
 if TYPE_CHECKING:
     from ._live import Live
 
-#: Bits of the entries that are tried.
-_BITS = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
-#: Factors on the measured changes: several maps at two bits change the logits by more than their sum.
-_FACTORS = {"int2": 1.5}
+#: The kinds of entries that are tried: their bits, their levels, and a factor on the measured changes.
+KINDS = _core.integer_entries()
 #: Inputs that share a scale, two bytes each.
 _GROUP = 32
 #: A map of fewer inputs is not worth its scales.
@@ -67,18 +65,11 @@ class Rounded:
         return each * self.levels.astype(np.float32)
 
 
-def levels(entries: str) -> tuple[int, int, int]:
-    """The lowest level, the highest one, and the step from one to the next."""
-    if entries == "int2":
-        return -3, 3, 2
-    most = 1 << (_BITS[entries] - 1)
-    return -most, most - 1, 1
-
-
 def nearest(at: torch.Tensor, entries: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The nearest levels of numbers in units of their scales, and which numbers lie within half a
     step of the levels."""
-    first, last, step = levels(entries)
+    kind = KINDS[entries]
+    first, last, step = kind.lowest, kind.highest, kind.step
     level = first + step * ((at - first) / step).round()
     is_within = (at >= first - step / 2) & (at < last + step / 2)
     return level.clamp(first, last), is_within
@@ -87,7 +78,7 @@ def nearest(at: torch.Tensor, entries: str) -> tuple[torch.Tensor, torch.Tensor]
 def _bytes(shape: tuple[int, ...], entries: str) -> int:
     outputs, inputs = shape[:2]
     scales = outputs * -(-inputs // _GROUP)
-    return -(-outputs * inputs * _BITS[entries] // 8) + 2 * scales
+    return -(-outputs * inputs * KINDS[entries].bits // 8) + 2 * scales
 
 
 def maps(module: torch.nn.Module, systems: set[str]) -> dict[str, torch.nn.Module]:
@@ -352,9 +343,9 @@ class Sizes:
                 assert weight is not None
                 menu: list[tuple[Optional[str], float, float]] = [(None, 0.0, 0.0)]
                 before = {k: v.detach().clone() for k, v in part.state_dict().items()}
-                for kind in _BITS:
+                for kind, integers in KINDS.items():
                     _Map.of(part, known[name], kind).put(part)
-                    apart = live.apart(other, self.some) ** 2 * _FACTORS.get(kind, 1.0)
+                    apart = live.apart(other, self.some) ** 2 * integers.factor
                     saved = 4 * weight.numel() - _bytes(tuple(weight.shape), kind)
                     menu.append((kind, apart, saved))
                     part.load_state_dict(before)
