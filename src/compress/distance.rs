@@ -192,6 +192,6 @@ mod tests {
         let expected = square(&mut whole.iter().map(DMatrix::norm_squared));
         let norm = kernel_norm(&full, usize::MAX);
         assert!((norm / expected - 1.0).abs() < 1e-12, "{norm} {expected}");
-        assert_eq!(kernel_distance(&full, &full, 20).unwrap().relative(), 0.0);
+        assert_eq!(kernel_distance(&full, &full, 20).unwrap().error, 0.0);
     }
 }
