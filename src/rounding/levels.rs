@@ -32,7 +32,7 @@ impl Levels {
     }
 
     /// The level nearest to a value; of two the one away from the middle.
-    pub fn nearest(self, value: f64) -> f64 {
+    pub(crate) fn nearest(self, value: f64) -> f64 {
         // Two bits have no zero: their levels lie around 1.
         let middle = self.step - 1.0;
         let level = middle + self.step * ((value - middle) / self.step).round();
