@@ -1,20 +1,4 @@
-//! The generalisation measure τ of a state space layer, from its kernels and the mean and standard
-//! deviation of its input at each step.
-//!
-//! ```text
-//! ψ = Σ_i |k_i| s_{L−1−i} + |Σ_i k_i m_{L−1−i}|      for one channel, i = 0..L−1
-//! τ = mean over the channels of ψ²
-//! ```
-//!
-//! k is the whole kernel, with the feedthrough D in k_0. The measure looks at the last step. With
-//! n training sequences the gap between risk and empirical risk of a single layer with bounded
-//! labels is at most (ψ + 1)² times O(log^{3/2}(L n/δ)/√n), with probability 1 − δ; reported is
-//! τ/√n.
-//!
-//! # References
-//! Liu and Li, *From generalization analysis to optimization designs for state space models*,
-//! Theorem 1, Algorithms 1 and 2. There the sums are the last entries of two convolutions, of which
-//! only these are needed.
+//! The generalisation measure of a layer.
 
 use hankelite_control::{DiagonalSystem, SystemError};
 use nalgebra::DMatrix;
@@ -154,7 +138,23 @@ fn sign(value: f64) -> f64 {
     if value == 0.0 { 0.0 } else { value.signum() }
 }
 
-/// The measure of one layer.
+/// The generalisation measure τ of a state space layer, from its kernels and the mean and standard
+/// deviation of its input at each step.
+///
+/// ```text
+/// ψ = Σ_i |k_i| s_{L−1−i} + |Σ_i k_i m_{L−1−i}|      for one channel, i = 0..L−1
+/// τ = mean over the channels of ψ²
+/// ```
+///
+/// k is the whole kernel, with the feedthrough D in k_0. The measure looks at the last step. With
+/// n training sequences the gap between risk and empirical risk of a single layer with bounded
+/// labels is at most (ψ + 1)² times O(log^{3/2}(L n/δ)/√n), with probability 1 − δ; reported is
+/// τ/√n.
+///
+/// # References
+/// Liu and Li, *From generalization analysis to optimization designs for state space models*,
+/// Theorem 1, Algorithms 1 and 2. There the sums are the last entries of two convolutions, of which
+/// only these are needed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct LayerMeasure {

@@ -116,7 +116,7 @@ pub enum Mode<'a> {
 #[non_exhaustive]
 pub enum Penalty {
     /// The generalisation measure τ, for mean and deviation of the layer inputs of the batch, which
-    /// count as constants ([`hankelite::measure`]).
+    /// count as constants ([`hankelite::advanced::LayerMeasure`]).
     Measure,
     /// The same for mean 0 and deviation 1: the mean over the channels of ‖k‖₁².
     FilterNorm,
