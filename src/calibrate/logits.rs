@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::calibrate::CalibrateError;
-use crate::calibrate::parameters::{LogitData, Parameters, Prices};
+use crate::calibrate::parameters::{FittedNumbers, LogitData, Parameters, Prices};
 use crate::infer::{Network, Path as InferPath, Setup, combination};
 use crate::model::{Model, Sequence};
 use crate::progress::{ProgressSink, Within, stage};
@@ -25,9 +25,12 @@ struct Limits {
     /// Where a step left the logits nearer than this share of what was left before to what the
     /// gradients promised, gradients taken again would lead to the same place, and the fit ends.
     straight: f64,
-    /// A step that brings the checked logits nearer by less than this share is the last: the next
-    /// would hardly be worth its gradients.
+    /// Where the steps by some gradients bring the checked logits nearer by less than this share, they are
+    /// the last: others would hardly be worth their gradients.
     last: f64,
+    /// Whether steps go on by the same gradients as long as they help, before these are taken again. A step
+    /// costs a few forward passes, gradients five times as many.
+    again: bool,
 }
 
 /// Residues and feedthroughs alone.
@@ -38,6 +41,7 @@ const RESIDUES: Limits = Limits {
     prices: &[1000.0, 100.0, 10.0, 1.0],
     straight: 0.1,
     last: 0.05,
+    again: false,
 };
 
 /// Biases and norms, too: more numbers, by more sequences with fewer combinations each.
@@ -46,9 +50,15 @@ const ALL_NUMBERS: Limits = Limits {
     sequences: 1000,
     combinations: 3,
     prices: &[1e4, 1000.0, 100.0, 10.0, 1.0],
-    // Its steps are small, and each is worth its gradients.
     straight: 0.0,
-    last: 0.0,
+    last: 0.05,
+    again: true,
+};
+
+/// The same where maps are rounded next: what is left of it then is not worth many gradients.
+const BEFORE_ROUNDING: Limits = Limits {
+    last: 0.2,
+    ..ALL_NUMBERS
 };
 
 /// Every so many sequences one is kept to check the others.
@@ -76,9 +86,11 @@ pub(super) const SLOPES_MAX: usize = 1 << 27;
 /// ([`hankelite_control::residue_gram`]) and I_h its importance ([`crate::advanced::importance`]), so
 /// the second term is what the change of the layers' outputs would do to the logits were it noise:
 /// the larger ρ, the less the gradients are trusted. A quarter of the sequences is held out: it
-/// chooses ρ, and ends the fit where no step brings its logits nearer by two per cent. Of residues and
-/// feedthroughs alone it ends, too, behind a step that brought less than five, and where the logits of the others came to within a tenth of what was
-/// left of them to where the gradients had them, unless ρ was the largest. Labels are not used.
+/// chooses ρ, and ends the steps by some gradients where no step brings its logits nearer by two per
+/// cent. Gradients are taken again where the steps by the last ones brought five per cent or more (a fifth,
+/// before maps are rounded). Of residues and feedthroughs alone one step is taken by each, and the fit
+/// ends, too, where the logits of the others came to within a tenth of what was left of them to where the
+/// gradients had them, unless ρ was the largest. Labels are not used.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LogitFit {
@@ -172,9 +184,10 @@ pub(super) fn fit_logits(
     if !pooled || data.sequences.len() < SEQUENCES_MIN {
         return Ok(None);
     }
-    let limits = match data.vectors {
-        true => &ALL_NUMBERS,
-        false => &RESIDUES,
+    let limits = match data.fitted {
+        FittedNumbers::Residues => &RESIDUES,
+        FittedNumbers::BeforeRounding => &BEFORE_ROUNDING,
+        FittedNumbers::All => &ALL_NUMBERS,
     };
     let parts = Parts::new(data, limits);
     if parts.check.is_empty() {
@@ -262,21 +275,27 @@ impl Fitting<'_> {
         };
         let mut place = start.clone();
         while fit.steps < self.limits.steps && fit.after > 0.0 {
-            let problem = Problem::new(self, &mut place)?;
+            let mut problem = Problem::new(self, &mut place)?;
             if fit.steps == 0 {
                 start.fitted.clone_from(&place.fitted);
             }
-            let Some(mut step) = self.best_step(&problem, &place.model, fit.after)? else {
-                break;
-            };
-            let is_last = step.change > (1.0 - self.limits.last) * fit.after
-                || step.price < self.limits.prices[0] && self.is_straight(&problem, &mut step)?;
-            place = step.place;
-            fit.after = step.change;
-            fit.prices.push(step.price);
-            fit.steps += 1;
-            observer.step()?;
-            if is_last {
+            let (before, mut is_straight) = (fit.after, false);
+            while let Some(mut step) = self.best_step(&problem, &place.model, fit.after)? {
+                let helped = step.change <= (1.0 - self.limits.last) * before;
+                let trusted = step.price < self.limits.prices[0];
+                is_straight = helped && trusted && self.is_straight(&problem, &mut step)?;
+                place = step.place;
+                fit.after = step.change;
+                fit.prices.push(step.price);
+                fit.steps += 1;
+                observer.step()?;
+                if !self.limits.again || fit.steps == self.limits.steps {
+                    break;
+                }
+                place.fitted = self.logits(&place.model, &self.parts.fit)?;
+                problem.residual = self.residual(&place.fitted);
+            }
+            if is_straight || fit.after >= (1.0 - self.limits.last) * before {
                 break;
             }
         }
@@ -346,6 +365,17 @@ impl Fitting<'_> {
         let network = network.observed(self.observer);
         let sequences: Vec<_> = examples.iter().map(|example| example.sequence).collect();
         Ok(network.logits_of_all(&sequences)?)
+    }
+
+    /// What is left of the full model's combinations over the sequences that fit.
+    fn residual(&self, fitted: &[Vec<f64>]) -> DVector<f64> {
+        let each = self.combinations.each();
+        let mut residual = DVector::zeros(fitted.len() * each);
+        for (s, (example, logits)) in self.parts.fit.iter().zip(fitted).enumerate() {
+            let left = left(example.logits, logits, &self.combinations.of(s));
+            residual.rows_mut(s * each, each).copy_from(&left);
+        }
+        residual
     }
 
     /// The relative change of the logits over the held-out sequences.
@@ -448,21 +478,17 @@ impl Problem {
             fitting.observer.check()?;
             let parameters = &fitting.parameters;
             let combinations = fitting.combinations.of(index);
-            let rows = parameters.slopes(&network, example.sequence, &combinations)?;
-            let left = left(example.logits, &rows.logits, &combinations);
-            Ok((rows, left))
+            Ok(parameters.slopes(&network, example.sequence, &combinations)?)
         });
         let rows = rows.collect::<Result<Vec<_>, CalibrateError>>()?;
         let each = fitting.combinations.each();
         let mut slopes = DMatrix::zeros(fitting.parameters.count(), rows.len() * each);
-        let mut residual = DVector::zeros(rows.len() * each);
-        for (s, (own, rest)) in rows.iter().enumerate() {
+        for (s, own) in rows.iter().enumerate() {
             slopes.columns_mut(s * each, each).copy_from(&own.slopes);
-            residual.rows_mut(s * each, each).copy_from(rest);
         }
-        let squares = rows.iter().map(|(own, _)| &own.squares);
+        let squares = rows.iter().map(|own| &own.squares);
         let prices = fitting.parameters.prices(model, squares)?;
-        place.fitted = rows.iter().map(|(own, _)| own.logits.clone()).collect();
+        place.fitted = rows.iter().map(|own| own.logits.clone()).collect();
         prices.divide(&mut slopes);
         let across = slopes.transpose();
         let gram = match slopes.nrows() <= slopes.ncols() {
@@ -472,7 +498,7 @@ impl Problem {
         Ok(Self {
             slopes: across,
             gram,
-            residual,
+            residual: fitting.residual(&place.fitted),
             prices,
         })
     }
@@ -504,15 +530,9 @@ impl Problem {
     /// How far the combinations ended from where the gradients had them, as a share of what was left
     /// of them before.
     fn missed(&self, fitting: &Fitting<'_>, step: &Stepped) -> f64 {
-        let mut gap = &self.slopes * &step.coordinates - &self.residual;
-        let each = fitting.combinations.each();
-        let ended = fitting.parts.fit.iter().zip(&step.place.fitted).enumerate();
-        for (s, (example, logits)) in ended {
-            let left = left(example.logits, logits, &fitting.combinations.of(s));
-            let mut own = gap.rows_mut(s * each, each);
-            own += left;
-        }
-        gap.norm() / self.residual.norm()
+        let gap = &self.slopes * &step.coordinates - &self.residual;
+        let ended = fitting.residual(&step.place.fitted);
+        (gap + ended).norm() / self.residual.norm()
     }
 }
 

@@ -24,9 +24,20 @@ pub(super) struct LogitData<'a> {
     pub(super) logits: &'a [Vec<f64>],
     /// The channels that the cuts were made from.
     pub(super) layers: &'a [CalibratedLayer],
-    /// Whether the biases of the maps and of the head and the numbers of the norms move, too.
-    pub(super) vectors: bool,
+    pub(super) fitted: FittedNumbers,
     pub(super) observer: &'a dyn ProgressSink,
+}
+
+/// What moves in a fit to the logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FittedNumbers {
+    /// Residues and feedthroughs.
+    Residues,
+    /// The biases of the maps and of the head and the numbers of the norms, too, before maps are rounded:
+    /// another fit follows.
+    BeforeRounding,
+    /// The same to the end.
+    All,
 }
 
 /// One channel's residues and feedthrough.
@@ -99,6 +110,7 @@ impl<'a> Parameters<'a> {
             count: 0,
         };
         let samples = (data.summary.length * sequences) as f64;
+        let vectors = data.fitted != FittedNumbers::Residues;
         for (layer, block) in model.blocks().iter().enumerate() {
             let importance = &data.summary.importance[layer];
             let channels = data.layers[layer].channels().iter().zip(block.systems());
@@ -112,14 +124,14 @@ impl<'a> Parameters<'a> {
                         full,
                         importance: importance * samples,
                         moves_feedthrough: block.holds_feedthrough(),
-                        input_min: if data.vectors { INPUT_MIN } else { 0.0 },
+                        input_min: if vectors { INPUT_MIN } else { 0.0 },
                     };
                     made.count += 2 * system.order() + 1;
                     made.channels.push(place);
                 }
             }
         }
-        if data.vectors {
+        if vectors {
             made.add_vectors(model);
         }
         made

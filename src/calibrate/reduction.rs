@@ -13,7 +13,7 @@ use crate::calibrate::captured::Captured;
 use crate::calibrate::gradients::{GradientFit, fit_gradients};
 use crate::calibrate::logits::{fit_logits, relative_change};
 use crate::calibrate::mimo::{SharedReduction, SharedSettings, reduce_layer_jointly};
-use crate::calibrate::parameters::LogitData;
+use crate::calibrate::parameters::{FittedNumbers, LogitData};
 use crate::calibrate::reduction::search::{Search, Trial};
 use crate::calibrate::statistics::{input_statistics, walk_to};
 use crate::calibrate::{
@@ -456,7 +456,7 @@ impl<'a> CalibratedReduction<'a> {
         };
         let gradient_fit = match (together, self.captured) {
             (true, Some(captured)) => {
-                let data = self.logit_data(layers, false);
+                let data = self.logit_data(layers, FittedNumbers::Residues);
                 let fitted = fit_gradients(&data, captured, self.model, &trial.model)?;
                 fitted.map(|(model, fit)| {
                     trial.model = model;
@@ -611,7 +611,7 @@ impl<'a> CalibratedReduction<'a> {
         layers: &[CalibratedLayer],
         trial: &mut Trial,
     ) -> Result<Option<LogitFit>, CalibrateError> {
-        let data = self.logit_data(layers, false);
+        let data = self.logit_data(layers, FittedNumbers::Residues);
         let Some(fitted) = fit_logits(&data, &trial.model)? else {
             return Ok(None);
         };
@@ -622,13 +622,17 @@ impl<'a> CalibratedReduction<'a> {
         Ok(Some(fitted.fit))
     }
 
-    fn logit_data<'d>(&'d self, layers: &'d [CalibratedLayer], vectors: bool) -> LogitData<'d> {
+    fn logit_data<'d>(
+        &'d self,
+        layers: &'d [CalibratedLayer],
+        fitted: FittedNumbers,
+    ) -> LogitData<'d> {
         LogitData {
             summary: &self.summary,
             sequences: self.sequences,
             logits: &self.logits,
             layers,
-            vectors,
+            fitted,
             observer: self.observer,
         }
     }
@@ -761,16 +765,6 @@ impl<'a> CalibratedReduction<'a> {
         &self.logits
     }
 
-    /// The relative change of the logits of some sequences, by their indices.
-    pub(crate) fn change_of(&self, model: &Model, some: &[usize]) -> Result<f64, CalibrateError> {
-        let sequences: Vec<_> = some.iter().map(|&index| self.sequences[index]).collect();
-        let full: Vec<_> = some.iter().map(|&index| &self.logits[index]).collect();
-        let within = Within(self.observer);
-        let network = Network::new(model, self.length(), InferPath::Auto)?;
-        let reduced = network.observed(&within).logits_of_all(&sequences)?;
-        Ok(relative_change(&full, &reduced))
-    }
-
     /// The relative change of the logits of all sequences.
     pub(crate) fn change(&self, model: &Model) -> Result<f64, CalibrateError> {
         self.change_over(model, self.sequences.len())
@@ -781,8 +775,9 @@ impl<'a> CalibratedReduction<'a> {
     pub(crate) fn fit_numbers(
         &self,
         model: &Model,
+        fitted: FittedNumbers,
     ) -> Result<Option<(Model, LogitFit)>, CalibrateError> {
-        let fitted = fit_logits(&self.logit_data(&self.layers, true), model)?;
+        let fitted = fit_logits(&self.logit_data(&self.layers, fitted), model)?;
         Ok(fitted.map(|fitted| (fitted.model, fitted.fit)))
     }
 
@@ -833,6 +828,29 @@ impl<'a> CalibratedReduction<'a> {
             Ok(layer.curves_to(block, &all, refinement, most)?)
         });
         curves.collect()
+    }
+
+    /// Finds more errors of channels, given by layer and channel: in each layer up to twice the first
+    /// unknown order.
+    pub(crate) fn lengthen(
+        &self,
+        curves: &mut [Vec<ErrorCurve>],
+        channels: &[(usize, usize)],
+        refinement: Refinement,
+    ) -> Result<(), CalibrateError> {
+        let parts = self.layers.iter().zip(self.model.blocks());
+        for (index, (curves, (layer, block))) in curves.iter_mut().zip(parts).enumerate() {
+            self.observer.check()?;
+            let own = channels.iter().filter(|&&(layer, _)| layer == index);
+            let own: Vec<usize> = own.map(|&(_, h)| h).collect();
+            let unknown = own.iter().filter_map(|&h| curves[h].unknown()).max();
+            let most = unknown.map_or(0, |first| 2 * first);
+            let longer = layer.curves_to(block, &own, refinement, most)?;
+            for (h, longer) in own.into_iter().zip(longer) {
+                curves[h] = longer;
+            }
+        }
+        Ok(())
     }
 
     /// Weights of the channels' errors, with mean 1 before the factors of the layers.

@@ -88,6 +88,13 @@ impl Group {
     }
 }
 
+/// Orders of all channels of every layer.
+pub(crate) struct Shared {
+    pub(crate) orders: Vec<Vec<usize>>,
+    /// Channels, by layer and channel, whose unknown errors may matter to the orders.
+    pub(crate) unknown: Vec<(usize, usize)>,
+}
+
 /// Orders for the channels of every layer, with at most `budget` states in all (one for each
 /// channel at least) and, if given, no more than it takes to bring Σ I_h E_h to `target`.
 ///
@@ -96,25 +103,9 @@ impl Group {
 /// With [`Allocation::Layer`] no layer starts below half the mean order: the sum of errors alone
 /// can starve a whole layer. With [`Allocation::Channel`] states are shared among single channels
 /// first, which shows what each needs, then among the groups of those that need alike.
-pub(crate) fn allocate(
-    curves: &[Vec<ErrorCurve>],
-    importance: &[Vec<f64>],
-    allocation: Allocation,
-    budget: usize,
-    target: Option<f64>,
-) -> Vec<Vec<usize>> {
-    share(curves, importance, allocation, budget, target).orders
-}
-
-/// Orders of all channels of every layer.
-pub(crate) struct Shared {
-    pub(crate) orders: Vec<Vec<usize>>,
-    /// Channels, by layer and channel, whose unknown errors may matter to the orders.
-    pub(crate) unknown: Vec<(usize, usize)>,
-}
-
-/// As [`allocate`], where the errors of high orders need not be known. They count as 0, so that no step
-/// seems to gain less than it does: where `unknown` is empty, the orders are those of the whole curves.
+///
+/// The errors of high orders need not be known. They count as 0, so that no step seems to gain less than it
+/// does: where `unknown` is empty, the orders are those of the whole curves.
 pub(crate) fn share(
     curves: &[Vec<ErrorCurve>],
     importance: &[Vec<f64>],
@@ -336,6 +327,16 @@ fn descend(groups: &[Group], least: usize, budget: usize, target: Option<f64>) -
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    fn allocate(
+        curves: &[Vec<ErrorCurve>],
+        importance: &[Vec<f64>],
+        allocation: Allocation,
+        budget: usize,
+        target: Option<f64>,
+    ) -> Vec<Vec<usize>> {
+        share(curves, importance, allocation, budget, target).orders
+    }
 
     use super::*;
 

@@ -106,6 +106,12 @@ impl ErrorCurve {
         error.copied().unwrap_or(0.0)
     }
 
+    /// Whether the error at an order is known; that of the highest, the channel itself, is 0.
+    pub(crate) fn knows(&self, order: usize) -> bool {
+        let known = self.unknown().is_none_or(|unknown| order < unknown);
+        known || self.orders.last() == Some(&order)
+    }
+
     /// The first order whose error is not known.
     pub(crate) fn unknown(&self) -> Option<usize> {
         self.orders.get(self.errors.len()).copied()

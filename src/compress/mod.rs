@@ -17,7 +17,7 @@ mod share;
 mod store;
 
 pub use allocate::Allocation;
-pub(crate) use allocate::{allocate, by_order, share};
+pub(crate) use allocate::{by_order, share};
 pub(crate) use calibrated::{CalibratedChannel, CalibratedLayer, CutSystem, ErrorCurve};
 pub(crate) use class::{note_of_units, whole_units};
 use hankelite_control::ControlError;

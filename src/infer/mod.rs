@@ -12,6 +12,7 @@ pub(crate) mod norms;
 mod score;
 mod single;
 mod space;
+mod waiting;
 mod walk;
 
 use std::fmt;
@@ -28,6 +29,7 @@ use rayon::prelude::*;
 pub use score::{AccuracyLoss, Answers, Score};
 use single::Single;
 pub(crate) use single::{Setup, VectorSlopes};
+pub(crate) use waiting::Waiting;
 pub(crate) use walk::Walk;
 
 use crate::model::{Encoder, InputError, Model, Pooling, Sequence};

@@ -1,5 +1,6 @@
 //! Rounding a map so that what it gives changes least, not its entries.
 
+use hankelite_control::{UpperRoot, cross_gram, gram_matrix};
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rayon::prelude::*;
 
@@ -87,9 +88,10 @@ impl MapMoments {
         for (sum, values) in self.sums.iter_mut().zip([x, u]) {
             *sum += values.rows(0, steps).row_sum_tr();
         }
-        let x = x.rows(0, steps);
-        self.own.gemm_tr(1.0, &x, &x, 1.0);
-        self.cross.gemm_tr(1.0, &x, &u.rows(0, steps), 1.0);
+        let whole = |of: &DMatrix<f64>| of.rows(0, steps).into_owned();
+        let x = whole(x);
+        self.own += gram_matrix(&x);
+        self.cross += cross_gram(&x, &whole(u));
         Ok(())
     }
 
@@ -211,9 +213,8 @@ impl Problem {
 
 /// The upper factor U of H⁻¹ = Uᵀ U: row i is how an error of input i is spread over those that
 /// follow. `None` where H is not positive definite.
-pub(crate) fn spread(metric: &DMatrix<f64>) -> Option<DMatrix<f64>> {
-    let inverse = Cholesky::new(metric.clone())?.inverse();
-    Some(Cholesky::new(inverse)?.l().transpose())
+fn spread(metric: &DMatrix<f64>) -> Option<DMatrix<f64>> {
+    Some(UpperRoot::new(metric)?.inverse())
 }
 
 /// The entries of one output.

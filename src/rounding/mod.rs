@@ -13,7 +13,7 @@ pub(crate) mod shared;
 mod storage;
 
 pub use choice::{LayerChoice, MapChoice, StorageChoice};
-pub(crate) use compensated::{MapMoments, RoundedColumn, spread};
+pub(crate) use compensated::{MapMoments, RoundedColumn};
 pub(crate) use half::HalfExponents;
 pub(crate) use levels::Levels;
 pub(crate) use matrix::RoundedMatrix;

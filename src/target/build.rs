@@ -5,7 +5,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::calibrate::{CalibratedReduction, LogitFit};
+use crate::calibrate::{CalibratedReduction, FittedNumbers, LogitFit};
 use crate::compress::LayerRecord;
 use crate::infer::{InferError, Network, Path as InferPath, Signal};
 use crate::model::Model;
@@ -13,9 +13,10 @@ use crate::progress::stage;
 use crate::rounding::{
     Entries, LayerChoice, LayerStorage, MapChoice, MapMoments, MapStorage, Numbers, Storage,
 };
+use crate::target::compared::Compared;
 use crate::target::ends::{rounded_encoder, rounded_head};
 use crate::target::menu::with_map;
-use crate::target::rows::{checked_change, rounded_for_logits};
+use crate::target::rows::{checked, rounded_for_logits};
 use crate::target::{Size, SizePlan, TargetError, TargetReduction};
 
 /// Sequences that maps are rounded on.
@@ -94,11 +95,11 @@ impl TargetReduction<'_> {
         let cut = self.refitted(&cut, &storage)?;
         let cut = self
             .reduction
-            .fit_numbers(&cut)?
+            .fit_numbers(&cut, FittedNumbers::BeforeRounding)?
             .map_or(cut, |(model, _)| model);
         let rounded = self.rounded(cut, plan, &mut storage)?;
         let before_fit = self.reduction.change(&rounded)?;
-        let (fitted, fit) = match self.reduction.fit_numbers(&rounded)? {
+        let (fitted, fit) = match self.reduction.fit_numbers(&rounded, FittedNumbers::All)? {
             Some((model, fit)) => (storage.applied(&model)?, Some(fit)),
             None => (storage.applied(&rounded)?, None),
         };
@@ -126,6 +127,7 @@ impl TargetReduction<'_> {
     /// The model with the best residues for its poles, where they are in half precision. Of some
     /// ridges the one is taken that changes the logits least once the residues are rounded.
     fn refitted(&self, model: &Model, storage: &Storage) -> Result<Model, TargetError> {
+        let compared = checked(self.reduction, model)?;
         let mut best: Option<(f64, Model)> = None;
         for ridge in RIDGES {
             let blocks = model.blocks().iter().zip(&storage.layers).enumerate();
@@ -137,7 +139,7 @@ impl TargetReduction<'_> {
                 Ok(block.with_systems(systems, Vec::new())?)
             });
             let refitted = model.with_blocks(blocks.collect::<Result<_, TargetError>>()?)?;
-            let change = checked_change(self.reduction, &storage.applied(&refitted)?)?;
+            let change = compared.change(&storage.applied(&refitted)?)?;
             if best.as_ref().is_none_or(|(least, _)| change < *least) {
                 best = Some((change, refitted));
             }
@@ -161,6 +163,7 @@ impl TargetReduction<'_> {
         if let Some(choice) = rounded(plan.head) {
             (model, storage.head) = rounded_head(self.reduction, &model, choice)?;
         }
+        let mut compared = checked(self.reduction, &model)?;
         let mut pairs = self.pairs(&model)?;
         let full = Network::new(self.model(), length, InferPath::Auto)?;
         let observer = self.reduction.observer();
@@ -184,7 +187,12 @@ impl TargetReduction<'_> {
                     let [y, z] = &responses[index];
                     Ok([activated(y)?, activated(z)?])
                 })?;
-                let (rounded, map) = rounded_map(self.reduction, &model, layer, choice, &moments)?;
+                let place = MapPlace {
+                    model: &model,
+                    layer,
+                    compared: &compared,
+                };
+                let (rounded, map) = rounded_map(self.reduction, place, choice, &moments)?;
                 storage.layers[layer].map = map;
                 model = rounded;
             }
@@ -195,6 +203,7 @@ impl TargetReduction<'_> {
                 of_full.x = full.finished(layer, &of_full.x, &z)?;
                 Ok::<_, InferError>(())
             })?;
+            compared.pass(&model)?;
         }
         Ok(model)
     }
@@ -213,20 +222,28 @@ impl TargetReduction<'_> {
     }
 }
 
+/// The map that is rounded next.
+#[derive(Clone, Copy)]
+pub(super) struct MapPlace<'a> {
+    pub(super) model: &'a Model,
+    pub(super) layer: usize,
+    /// The sequences that check, before this layer.
+    pub(super) compared: &'a Compared<'a>,
+}
+
 /// The model with one map rounded: for the moments of its inputs, or for the logits, whichever
 /// changes the logits less.
 pub(super) fn rounded_map(
     reduction: &CalibratedReduction<'_>,
-    model: &Model,
-    layer: usize,
+    place: MapPlace<'_>,
     choice: MapChoice,
     moments: &MapMoments,
 ) -> Result<(Model, MapStorage), TargetError> {
-    let by_moments = by_moments(model, layer, choice, moments)?;
-    let Some(by_logits) = rounded_for_logits(reduction, model, layer, choice)? else {
+    let by_moments = by_moments(place.model, place.layer, choice, moments)?;
+    let Some(by_logits) = rounded_for_logits(reduction, place, choice)? else {
         return Ok(by_moments);
     };
-    match checked_change(reduction, &by_moments.0)? < by_logits.change {
+    match place.compared.change(&by_moments.0)? < by_logits.change {
         true => Ok(by_moments),
         false => Ok((by_logits.model, by_logits.storage)),
     }

@@ -8,7 +8,7 @@ use crate::infer::{InferError, Network, Path as InferPath};
 use crate::model::{Encoder, Head, Linear, Model, ModelParts, Sequence};
 use crate::rounding::{MapChoice, MapMoments, MapStorage, Numbers};
 use crate::target::TargetError;
-use crate::target::rows::checked_change;
+use crate::target::rows::checked;
 
 /// The model with its encoder rounded for the moments of its inputs, and how it is stored. An
 /// embedding stays as it is.
@@ -79,7 +79,8 @@ fn rounded(
     let by_nearest = with(nearest.applied(linear, Numbers::F32))?;
     let made = moments.compensated(linear, entries, group)?;
     let by_moments = with(made.linear)?;
-    match checked_change(reduction, &by_moments)? < checked_change(reduction, &by_nearest)? {
+    let change = |model: &Model| checked(reduction, model)?.change(model);
+    match change(&by_moments)? < change(&by_nearest)? {
         true => Ok((by_moments, made.storage)),
         false => Ok((by_nearest, nearest)),
     }

@@ -1,15 +1,17 @@
 //! What every choice does to the logits, measured.
 
 use crate::calibrate::{CalibratedReduction, Importance};
-use crate::compress::{Allocation, ErrorCurve, allocate};
+use crate::compress::{Allocation, ErrorCurve, share};
 use crate::infer::{Network, Path as InferPath};
 use crate::model::{Block, BlockParts, Encoder, Head, Linear, Model, OutputLinear};
 use crate::progress::stage;
 use crate::rounding::{Entries, LayerStorage, MapChoice, MapMoments, MapStorage, Numbers, Storage};
 use crate::target::TargetError;
+use crate::target::compared::Compared;
 use hankelite_control::Refinement;
 use nalgebra::DMatrix;
 use rayon::prelude::*;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// Fewer sequences than this are too few to compare choices by.
 const SEQUENCES_MIN: usize = 8;
@@ -70,7 +72,8 @@ impl Weights {
 /// A model whose choices were measured, to be brought to any size.
 pub(crate) struct TargetReduction<'a> {
     pub(super) reduction: &'a CalibratedReduction<'a>,
-    pub(super) curves: Vec<Vec<ErrorCurve>>,
+    /// With the errors that were needed so far.
+    curves: RwLock<Vec<Vec<ErrorCurve>>>,
     pub(super) weights: Vec<Weights>,
     /// For each layer; empty where it has no map.
     pub(super) maps: Vec<Vec<Priced>>,
@@ -84,7 +87,7 @@ pub(crate) struct TargetReduction<'a> {
 
 impl<'a> TargetReduction<'a> {
     /// Measures every choice. Cost some 40 forward passes over two dozen sequences for a model of
-    /// four layers, and the error curves of `reduction` where it has none yet.
+    /// four layers, and half of all error curves.
     ///
     /// # Errors
     /// [`TargetError`] for too few sequences; [`TargetError::Calibrate`]; [`TargetError::Rounding`].
@@ -96,8 +99,12 @@ impl<'a> TargetReduction<'a> {
                  by their logits"
             )));
         }
+        let systems = reduction.model().blocks().iter().flat_map(Block::systems);
+        let largest = systems.map(|system| system.order()).max().unwrap_or(0);
+        // The upper half of the orders takes most of the time, and few channels need it.
+        let curves = reduction.curves(Refinement::Full, largest.div_ceil(2))?;
         let mut made = Self {
-            curves: reduction.curves(Refinement::Full, usize::MAX)?,
+            curves: RwLock::new(curves),
             reduction,
             weights: Vec::new(),
             maps: Vec::new(),
@@ -107,12 +114,22 @@ impl<'a> TargetReduction<'a> {
             half_ends: 0.0,
         };
         let layers = reduction.model().blocks().len();
-        reduction.observer().begin(stage::CHOICES, 3 * layers + 2);
-        made.measure_states()?;
-        made.measure_maps()?;
+        reduction.observer().begin(stage::CHOICES, 3 * layers + 1);
+        made.measure_layers()?;
         made.measure_ends()?;
-        made.measure_half()?;
         Ok(made)
+    }
+
+    /// The error curves of all channels.
+    pub(super) fn curves(&self) -> RwLockReadGuard<'_, Vec<Vec<ErrorCurve>>> {
+        self.curves.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds more errors of channels, given by layer and channel.
+    pub(super) fn lengthen(&self, channels: &[(usize, usize)]) -> Result<(), TargetError> {
+        let mut curves = self.curves.write().unwrap_or_else(PoisonError::into_inner);
+        let reduction = self.reduction;
+        Ok(reduction.lengthen(&mut curves, channels, Refinement::Full)?)
     }
 
     /// The full model.
@@ -126,86 +143,136 @@ impl<'a> TargetReduction<'a> {
         Ok(change * change)
     }
 
-    /// Cuts each layer alone, and compares the change with the one that importance predicts.
-    fn measure_states(&mut self) -> Result<(), TargetError> {
-        let blocks = self.model().blocks();
+    /// Cuts each layer alone, rounds its map alone, and takes half precision in it alone.
+    fn measure_layers(&mut self) -> Result<(), TargetError> {
         let kinds = [Importance::Equal, Importance::Root, Importance::Gradient];
-        let all: usize = blocks
-            .iter()
-            .flat_map(Block::systems)
-            .map(|s| s.order())
-            .sum();
+        let cuts = kinds.map(|kind| self.cut_alone(kind));
+        let mut cuts = cuts.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let moments = self.map_moments()?;
+        let mut compared = Compared::new(self.reduction, self.model(), |index| index < MEASURED)?;
+        for (layer, moments) in moments.iter().enumerate() {
+            self.reduction.observer().step()?;
+            for (weights, orders) in &mut cuts {
+                self.measure_states(layer, weights, &orders[layer], &compared)?;
+            }
+            self.reduction.observer().step()?;
+            let priced = self.measure_map(layer, moments, &compared)?;
+            self.maps.push(priced);
+            self.reduction.observer().step()?;
+            let half = Storage {
+                layers: self.numbers_of(|at| at == layer),
+                ..Storage::default()
+            };
+            self.half
+                .push(compared.change(&half.applied(self.model())?)?.powi(2));
+            compared.pass(self.model())?;
+        }
+        self.weights = cuts.into_iter().map(|(weights, _)| weights).collect();
+        Ok(())
+    }
+
+    /// The weights of one kind of importance, and orders of all channels by them.
+    fn cut_alone(&self, kind: Importance) -> Result<(Weights, Vec<Vec<usize>>), TargetError> {
+        let blocks = self.model().blocks();
+        let systems = blocks.iter().flat_map(Block::systems);
+        let all: usize = systems.map(|system| system.order()).sum();
         let channels: usize = blocks.iter().map(Block::channels).sum();
         let budget = ((SHARE * all as f64) as usize).max(channels);
-        let mut weights: Vec<Weights> = Vec::new();
-        for (index, kind) in kinds.into_iter().enumerate() {
-            let ones = vec![1.0; blocks.len()];
-            let (channels, kind) = self.reduction.importance(kind, &ones);
-            let orders = allocate(&self.curves, &channels, Allocation::Channel, budget, None);
-            let mut own = Weights { kind, channels };
-            for (layer, block) in blocks.iter().enumerate() {
-                if index == 0 {
-                    self.reduction.observer().step()?;
-                }
-                let systems = self
-                    .reduction
-                    .cut(layer, &orders[layer], Refinement::Residues)?;
-                let block = block.with_systems(systems, Vec::new())?;
-                let change = self.change(&self.model().with_block(layer, block)?)?;
-                let parts = own.channels[layer].iter().zip(&self.curves[layer]);
-                let parts = parts.zip(&orders[layer]);
-                let expected: f64 = parts.map(|((w, curve), &n)| w * curve.at(n)).sum();
-                let factor = if expected > 0.0 {
-                    change / expected
-                } else {
-                    0.0
+        let (channels, kind) = self.reduction.importance(kind, &vec![1.0; blocks.len()]);
+        loop {
+            let curves = self.curves();
+            let shared = share(&curves, &channels, Allocation::Channel, budget, None);
+            drop(curves);
+            if shared.unknown.is_empty() {
+                return Ok((Weights { kind, channels }, shared.orders));
+            }
+            self.lengthen(&shared.unknown)?;
+        }
+    }
+
+    /// Compares the change by the cut of one layer alone with the one that importance predicts.
+    fn measure_states(
+        &self,
+        layer: usize,
+        weights: &mut Weights,
+        orders: &[usize],
+        compared: &Compared<'_>,
+    ) -> Result<(), TargetError> {
+        let block = &self.model().blocks()[layer];
+        let systems = self.reduction.cut(layer, orders, Refinement::Residues)?;
+        let block = block.with_systems(systems, Vec::new())?;
+        let change = compared
+            .change(&self.model().with_block(layer, block)?)?
+            .powi(2);
+        let own = &mut weights.channels[layer];
+        let curves = self.curves();
+        let parts = own.iter().zip(&curves[layer]).zip(orders);
+        let expected: f64 = parts.map(|((w, curve), &n)| w * curve.at(n)).sum();
+        let factor = match expected > 0.0 {
+            true => change / expected,
+            false => 0.0,
+        };
+        own.iter_mut().for_each(|w| *w *= factor);
+        Ok(())
+    }
+
+    /// Rounds the map of one layer alone, in every way.
+    fn measure_map(
+        &self,
+        layer: usize,
+        moments: &MapMoments,
+        compared: &Compared<'_>,
+    ) -> Result<Vec<Priced>, TargetError> {
+        let block = &self.model().blocks()[layer];
+        let Some(output) = block.output() else {
+            return Ok(Vec::new());
+        };
+        let weights = output.linear.weight.len() as f64;
+        let sequences = self.reduction.sequences().len() as f64;
+        let fitted = weights / (weights + WEIGHTS_HALF * sequences);
+        let priced = choices(output.linear.weight.nrows())
+            .into_iter()
+            .map(|choice| {
+                let MapChoice { entries, group } = choice;
+                let map = moments.compensated(&output.linear, entries, group)?;
+                let left = match entries {
+                    Entries::Full => 0.0,
+                    _ => coarse_factor(entries).unwrap_or(fitted),
                 };
-                own.channels[layer].iter_mut().for_each(|w| *w *= factor);
-            }
-            weights.push(own);
-        }
-        self.weights = weights;
-        Ok(())
-    }
-
-    /// Rounds the map of each layer alone.
-    fn measure_maps(&mut self) -> Result<(), TargetError> {
-        let moments = self.map_moments()?;
-        for (layer, (block, moments)) in self.model().blocks().iter().zip(&moments).enumerate() {
-            self.reduction.observer().step()?;
-            let mut priced = Vec::new();
-            if let Some(output) = block.output() {
-                let weights = output.linear.weight.len() as f64;
-                let sequences = self.reduction.sequences().len() as f64;
-                let fitted = weights / (weights + WEIGHTS_HALF * sequences);
-                for choice in choices(output.linear.weight.nrows()) {
-                    let MapChoice { entries, group } = choice;
-                    let map = moments.compensated(&output.linear, entries, group)?;
-                    let change = match entries {
-                        Entries::Full => 0.0,
-                        _ => {
-                            let left = coarse_factor(entries).unwrap_or(fitted);
-                            let block = with_map(block, map.linear)?;
-                            left * self.change(&self.model().with_block(layer, block)?)?
-                        }
-                    };
-                    priced.push(Priced {
-                        choice,
-                        storage: map.storage,
-                        change,
-                    });
+                let mut change = 0.0;
+                if left > 0.0 {
+                    let model = self
+                        .model()
+                        .with_block(layer, with_map(block, map.linear)?)?;
+                    change = left * compared.change(&model)?.powi(2);
                 }
-            }
-            self.maps.push(priced);
-        }
-        Ok(())
+                Ok(Priced {
+                    choice,
+                    storage: map.storage,
+                    change,
+                })
+            });
+        priced.collect()
     }
 
-    /// Rounds encoder and head alone.
+    /// Half precision for the numbers of some layers.
+    fn numbers_of(&self, half: impl Fn(usize) -> bool) -> Vec<LayerStorage> {
+        let layers = 0..self.model().blocks().len();
+        let layers = layers.map(|layer| LayerStorage {
+            numbers: match half(layer) {
+                true => Numbers::F16,
+                false => Numbers::F32,
+            },
+            ..LayerStorage::default()
+        });
+        layers.collect()
+    }
+
+    /// Rounds encoder and head alone, and takes half precision at both alone.
     fn measure_ends(&mut self) -> Result<(), TargetError> {
         self.reduction.observer().step()?;
         let kinds = [Entries::Full, Entries::Bf16, Entries::Int8, Entries::Int4];
-        let layers = vec![LayerStorage::default(); self.model().blocks().len()];
+        let layers = self.numbers_of(|_| false);
         let priced = |linear: &Linear, entries, of: &dyn Fn(MapStorage) -> Storage| {
             let group = groups(linear.weight.nrows())[0];
             let storage = MapStorage::nearest(linear, entries, group)?;
@@ -240,34 +307,12 @@ impl<'a> TargetReduction<'a> {
             }
         }
         (self.encoder, self.head) = (encoder, head);
-        Ok(())
-    }
-
-    /// Takes half precision in each layer alone, and at the ends.
-    fn measure_half(&mut self) -> Result<(), TargetError> {
-        let count = self.model().blocks().len();
-        let stored = |at: Option<usize>| Storage {
-            numbers: match at {
-                None => Numbers::F16,
-                Some(_) => Numbers::F32,
-            },
-            layers: (0..count)
-                .map(|layer| LayerStorage {
-                    numbers: match at == Some(layer) {
-                        true => Numbers::F16,
-                        false => Numbers::F32,
-                    },
-                    ..LayerStorage::default()
-                })
-                .collect(),
+        let half = Storage {
+            numbers: Numbers::F16,
+            layers,
             ..Storage::default()
         };
-        for layer in 0..count {
-            self.reduction.observer().step()?;
-            let change = self.change(&stored(Some(layer)).applied(self.model())?)?;
-            self.half.push(change);
-        }
-        self.half_ends = self.change(&stored(None).applied(self.model())?)?;
+        self.half_ends = self.change(&half.applied(self.model())?)?;
         Ok(())
     }
 

@@ -9,6 +9,7 @@
 
 mod any;
 pub(crate) mod build;
+mod compared;
 mod ends;
 pub(crate) mod menu;
 mod plan;

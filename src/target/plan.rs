@@ -91,6 +91,23 @@ struct Draft {
     head: Option<usize>,
     ends: Numbers,
     change: f64,
+    /// Channels, by layer and channel, that took an order whose error is not known: it counted as 0.
+    unknown: Vec<(usize, usize)>,
+}
+
+/// What is made at one price of a byte.
+struct Tried<T> {
+    made: T,
+    /// Whether it keeps within the limit.
+    keeps: bool,
+    unknown: Vec<(usize, usize)>,
+}
+
+/// The end of the range of prices at which limits are kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Low,
+    High,
 }
 
 /// Bytes of a number.
@@ -126,17 +143,16 @@ impl TargetReduction<'_> {
         parts: Parts,
     ) -> Result<SizePlan, TargetError> {
         self.best_plan(parts, |weights| {
-            let (mut low, mut high) = PRICES;
-            for _ in 0..HALVINGS {
-                let middle = 0.5 * (low + high);
-                match self.draft(weights, middle.exp(), parts).change.sqrt() <= change {
-                    true => low = middle,
-                    false => high = middle,
-                }
-            }
-            let draft = self.draft(weights, low.exp(), parts);
-            let size = self.size(&draft)?;
-            Ok(self.finished(draft, size, weights.kind))
+            let tried = self.best_price(Kept::Low, HALVINGS, |price| {
+                let mut draft = self.draft(weights, price, parts);
+                Ok(Tried {
+                    keeps: draft.change.sqrt() <= change,
+                    unknown: std::mem::take(&mut draft.unknown),
+                    made: draft,
+                })
+            })?;
+            let size = self.size(&tried.made)?;
+            Ok(self.finished(tried.made, size, weights.kind))
         })
     }
 
@@ -152,28 +168,23 @@ impl TargetReduction<'_> {
         parts: Parts,
     ) -> Result<usize, TargetError> {
         let weights = &self.weights[0];
-        let takes = |price: f64| {
+        let tried = self.best_price(Kept::High, HALVINGS_TIMED, |price| {
             let draft = self.draft(weights, price, parts);
             let model = stand_in(self.model(), &draft.orders)?;
             let storage = self.storage(&draft);
             let taken = step_microseconds(&model, &storage)?;
-            Ok::<_, TargetError>((taken, Size::of(&model, &storage)?.total()))
-        };
-        let (mut low, mut high) = PRICES;
-        let (least, mut fits) = takes(high.exp())?;
-        if least > microseconds {
-            return Err(TargetError::too_slow(microseconds, least));
+            let size = Size::of(&model, &storage)?.total();
+            Ok(Tried {
+                made: (taken, size),
+                keeps: taken <= microseconds,
+                unknown: draft.unknown,
+            })
+        })?;
+        let (least, size) = tried.made;
+        match tried.keeps {
+            true => Ok(size.min(bytes)),
+            false => Err(TargetError::too_slow(microseconds, least)),
         }
-        for _ in 0..HALVINGS_TIMED {
-            let middle = 0.5 * (low + high);
-            let (taken, size) = takes(middle.exp())?;
-            if taken <= microseconds {
-                (high, fits) = (middle, size);
-            } else {
-                low = middle;
-            }
-        }
-        Ok(fits.min(bytes))
     }
 
     /// Microseconds of a step of the model of a plan on this machine, without making it.
@@ -194,6 +205,7 @@ impl TargetReduction<'_> {
             head: place(&self.head, plan.head),
             ends: plan.numbers,
             change: 0.0,
+            unknown: Vec::new(),
         };
         step_microseconds(&model, &self.storage(&draft))
     }
@@ -253,26 +265,58 @@ impl TargetReduction<'_> {
         bytes: usize,
         parts: Parts,
     ) -> Result<SizePlan, TargetError> {
-        let at = |price: f64| {
-            let draft = self.draft(weights, price, parts);
+        let tried = self.best_price(Kept::High, HALVINGS, |price| {
+            let mut draft = self.draft(weights, price, parts);
             let size = self.size(&draft)?;
-            Ok::<_, TargetError>((draft, size))
-        };
-        let (mut low, mut high) = PRICES;
-        let (mut draft, mut size) = at(high.exp())?;
-        if size.total() > bytes {
-            return Err(TargetError::too_small(bytes, size.total()));
+            Ok(Tried {
+                keeps: size.total() <= bytes,
+                unknown: std::mem::take(&mut draft.unknown),
+                made: (draft, size),
+            })
+        })?;
+        let (draft, size) = tried.made;
+        match tried.keeps {
+            true => Ok(self.finished(draft, size, weights.kind)),
+            false => Err(TargetError::too_small(bytes, size.total())),
         }
-        for _ in 0..HALVINGS {
-            let middle = 0.5 * (low + high);
-            let (other, other_size) = at(middle.exp())?;
-            if other_size.total() <= bytes {
-                (draft, size, high) = (other, other_size, middle);
-            } else {
-                low = middle;
+    }
+
+    /// What is made at the price next to the one at which it no longer keeps within a limit, by halving
+    /// the range of prices; at the end `kept` of the range where nothing keeps within it.
+    ///
+    /// Errors that are not known count as 0. Bytes fall and the change rises with the price, so that
+    /// where both sides of the limit are drafted from what is known, nothing else in the range matters;
+    /// else more is found out, and the range is halved again.
+    fn best_price<T>(
+        &self,
+        kept: Kept,
+        halvings: usize,
+        at: impl Fn(f64) -> Result<Tried<T>, TargetError>,
+    ) -> Result<Tried<T>, TargetError> {
+        loop {
+            let (mut low, mut high) = PRICES;
+            let end = if kept == Kept::Low { low } else { high };
+            let (mut best, mut beyond) = (at(end.exp())?, Vec::new());
+            for _ in 0..if best.keeps { halvings } else { 0 } {
+                let middle = 0.5 * (low + high);
+                let tried = at(middle.exp())?;
+                match tried.keeps == (kept == Kept::Low) {
+                    true => low = middle,
+                    false => high = middle,
+                }
+                match tried.keeps {
+                    true => best = tried,
+                    false => beyond = tried.unknown,
+                }
             }
+            let mut unknown: Vec<_> = best.unknown.iter().copied().chain(beyond).collect();
+            if unknown.is_empty() {
+                return Ok(best);
+            }
+            unknown.sort_unstable();
+            unknown.dedup();
+            self.lengthen(&unknown)?;
         }
-        Ok(self.finished(draft, size, weights.kind))
     }
 
     fn finished(&self, draft: Draft, size: Size, importance: &'static str) -> SizePlan {
@@ -305,10 +349,15 @@ impl TargetReduction<'_> {
             head: pick(&self.head, price, parts),
             ends: Numbers::F32,
             change: 0.0,
+            unknown: Vec::new(),
         };
         for (layer, block) in self.model().blocks().iter().enumerate() {
             let (orders, numbers, change) = self.layer(weights, layer, price, parts);
             draft.change += change;
+            let curves = self.curves();
+            let taken = curves[layer].iter().zip(&orders).enumerate();
+            let unknown = taken.filter(|(_, (curve, order))| !curve.knows(**order));
+            draft.unknown.extend(unknown.map(|(h, _)| (layer, h)));
             draft.orders.push(filled(block, &orders));
             draft.numbers.push(numbers);
             draft.maps.push(pick(&self.maps[layer], price, parts));
@@ -340,6 +389,7 @@ impl TargetReduction<'_> {
             Parts::States => &[Numbers::F32],
             _ => &[Numbers::F32, Numbers::F16],
         };
+        let curves = self.curves();
         let tried = kinds.iter().map(|&numbers| {
             let mode = 4.0 * bytes_of(numbers) + 8.0;
             let mut change = match numbers {
@@ -347,7 +397,7 @@ impl TargetReduction<'_> {
                 Numbers::F16 => self.half[layer],
             };
             let mut cost = change + price * vectors * bytes_of(numbers);
-            let channels = self.curves[layer].iter().zip(&weights.channels[layer]);
+            let channels = curves[layer].iter().zip(&weights.channels[layer]);
             let orders = channels.map(|(curve, weight)| {
                 let value = |&order: &usize| weight * curve.at(order) + price * mode * order as f64;
                 let least = match parts {

@@ -1,14 +1,16 @@
 //! Rounding a map so that the logits change least.
 
-use hankelite_control::gram_matrix;
-use nalgebra::{Cholesky, DMatrix, DVector};
+use hankelite_control::{UpperRoot, gram_matrix};
+use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 
 use crate::calibrate::{CalibratedReduction, Combinations, left};
 use crate::infer::{InferError, MapSlopes, Network, Path as InferPath};
 use crate::model::{Linear, Model};
-use crate::rounding::{MapChoice, MapStorage, RoundedColumn, RoundedMatrix, spread};
+use crate::rounding::{MapChoice, MapStorage, RoundedColumn, RoundedMatrix};
 use crate::target::TargetError;
+use crate::target::build::MapPlace;
+use crate::target::compared::Compared;
 use crate::target::menu::with_map;
 
 /// Rounds over all outputs after the first one.
@@ -75,10 +77,14 @@ pub(super) struct RoundedForLogits {
 /// logits are not pooled, the map has no bias, or it is too large.
 pub(super) fn rounded_for_logits(
     reduction: &CalibratedReduction<'_>,
-    model: &Model,
-    layer: usize,
+    place: MapPlace<'_>,
     choice: MapChoice,
 ) -> Result<Option<RoundedForLogits>, TargetError> {
+    let MapPlace {
+        model,
+        layer,
+        compared,
+    } = place;
     let block = &model.blocks()[layer];
     let pooled = model.head().and_then(|head| head.pooling).is_some();
     let output = block
@@ -116,7 +122,7 @@ pub(super) fn rounded_for_logits(
             continue;
         };
         let model = model.with_block(layer, block)?;
-        let change = checked_change(reduction, &model)?;
+        let change = compared.change(&model)?;
         if best.as_ref().is_none_or(|best| change < best.change) {
             best = Some(RoundedForLogits {
                 model,
@@ -128,14 +134,12 @@ pub(super) fn rounded_for_logits(
     Ok(best)
 }
 
-/// The relative change of the logits over the sequences that check what the others found.
-pub(super) fn checked_change(
-    reduction: &CalibratedReduction<'_>,
+/// The sequences that check what the others found, before the first layer of a model.
+pub(super) fn checked<'a>(
+    reduction: &'a CalibratedReduction<'a>,
     model: &Model,
-) -> Result<f64, TargetError> {
-    let all = 0..reduction.sequences().len();
-    let check: Vec<usize> = all.filter(|&index| checks(index)).collect();
-    Ok(reduction.change_of(model, &check)?)
+) -> Result<Compared<'a>, TargetError> {
+    Compared::new(reduction, model, checks)
 }
 
 /// Whether a sequence checks, instead of taking part in the rounding.
@@ -238,7 +242,7 @@ impl LogitRounding {
                 let original = linear.weight.column(output);
                 let wanted = original + joint.rows(0, inputs);
                 if round == 0 {
-                    column.round(&wanted, metric.spread.as_ref());
+                    column.round(&wanted, Some(&metric.spread));
                 }
                 column.improve(&wanted, &metric.weights);
                 let weights = column.values();
@@ -292,10 +296,11 @@ fn combined(slopes: &DMatrix<f32>, x: &DVector<f64>) -> DVector<f64> {
 /// The metric of one output, its bias being free.
 struct Metric {
     /// Of weights and bias.
-    root: Cholesky<f64, nalgebra::Dyn>,
+    root: UpperRoot,
     /// Of the weights, the bias being the best for them.
     weights: DMatrix<f64>,
-    spread: Option<DMatrix<f64>>,
+    /// How an error of a weight is spread over those that follow: U of `weights`⁻¹ = Uᵀ U.
+    spread: DMatrix<f64>,
     /// How the bias answers to a change of the weights, less its sign.
     bias: DVector<f64>,
 }
@@ -310,9 +315,11 @@ impl Metric {
         let across = joint.view((0, inputs), (inputs, 1)).into_owned();
         let bias = DVector::from_column_slice((&across / joint[(inputs, inputs)]).as_slice());
         let weights = joint.view((0, 0), (inputs, inputs)) - &across * bias.transpose();
+        let root = UpperRoot::new(&joint)?;
         Some(Self {
-            root: Cholesky::new(joint)?,
-            spread: spread(&weights),
+            // The bias is the last.
+            spread: root.inverse().remove_row(inputs).remove_column(inputs),
+            root,
             weights,
             bias,
         })

@@ -10,7 +10,9 @@ use crate::rounding::{
     Entries, MapChoice, MapMoments, RoundingError, SharedMaps, SharedStorage, Storage,
 };
 use crate::target::TargetError;
-use crate::target::build::{ROUNDED_ON, by_moments, moments, rounded_map};
+use crate::target::build::{MapPlace, ROUNDED_ON, by_moments, moments, rounded_map};
+use crate::target::compared::Compared;
+use crate::target::rows::checked;
 
 /// Steps that maps are rounded on, about.
 const STEPS_MAX: usize = 20_000;
@@ -30,10 +32,12 @@ struct Rounding<'a> {
     /// The model before.
     before: &'a Model,
     reference: Network<'a>,
-    for_logits: bool,
     /// The layers so far are rounded.
     model: Model,
     storage: Storage,
+    /// The sequences that check, before the next layer of the rounded model, where maps are rounded for
+    /// the logits, too.
+    compared: Option<Compared<'a>>,
     /// What goes into the next layer, in the rounded model and in the one before.
     pairs: Vec<[Signal; 2]>,
 }
@@ -57,9 +61,12 @@ pub(super) fn rounded(
     });
     let mut rounding = Rounding {
         pairs: pairs.collect::<Result<_, InferError>>()?,
+        compared: match choice.for_logits {
+            true => Some(checked(reduction, model)?),
+            false => None,
+        },
         model: model.clone(),
         before: model,
-        for_logits: choice.for_logits,
         reduction,
         reference,
         storage,
@@ -127,9 +134,16 @@ impl Rounding<'_> {
         let responses = self.responses(layer)?;
         if choice.entries != Entries::Full {
             let sums = self.map_moments(layer, &responses)?;
-            (self.model, self.storage.layers[layer].map) = match self.for_logits {
-                true => rounded_map(self.reduction, &self.model, layer, choice, &sums)?,
-                false => by_moments(&self.model, layer, choice, &sums)?,
+            (self.model, self.storage.layers[layer].map) = match &self.compared {
+                Some(compared) => {
+                    let place = MapPlace {
+                        model: &self.model,
+                        layer,
+                        compared,
+                    };
+                    rounded_map(self.reduction, place, choice, &sums)?
+                }
+                None => by_moments(&self.model, layer, choice, &sums)?,
             };
         }
         let network = Network::new(&self.model, self.reduction.length(), InferPath::Auto)?;
@@ -139,6 +153,10 @@ impl Rounding<'_> {
             before.x = self.reference.finished(layer, &before.x, &z)?;
             Ok::<_, InferError>(())
         })?;
+        drop(network);
+        if let Some(compared) = &mut self.compared {
+            compared.pass(&self.model)?;
+        }
         Ok(())
     }
 

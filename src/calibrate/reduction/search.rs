@@ -281,27 +281,9 @@ impl<'s, 'a> Search<'s, 'a> {
             if shared.unknown.is_empty() {
                 return Ok(shared.orders);
             }
-            self.lengthen(&shared.unknown)?;
+            let refinement = self.settings.refinement;
+            reduction.lengthen(&mut self.curves, &shared.unknown, refinement)?;
         }
-    }
-
-    /// Finds more errors of channels, given by layer and channel: in each layer up to twice the first
-    /// unknown order.
-    fn lengthen(&mut self, channels: &[(usize, usize)]) -> Result<(), CalibrateError> {
-        let reduction = self.reduction;
-        let parts = reduction.layers.iter().zip(reduction.model.blocks());
-        for (index, (curves, (layer, block))) in self.curves.iter_mut().zip(parts).enumerate() {
-            reduction.observer.check()?;
-            let own = channels.iter().filter(|&&(layer, _)| layer == index);
-            let own: Vec<usize> = own.map(|&(_, h)| h).collect();
-            let unknown = own.iter().filter_map(|&h| curves[h].unknown()).max();
-            let most = unknown.map_or(0, |first| 2 * first);
-            let longer = layer.curves_to(block, &own, self.settings.refinement, most)?;
-            for (h, longer) in own.into_iter().zip(longer) {
-                curves[h] = longer;
-            }
-        }
-        Ok(())
     }
 
     /// The model of an allocation, cut and refined as the settings have it, or by a few steps.
