@@ -191,6 +191,26 @@ fn sizes_are_tried_from_large_to_small_until_two_do_not_do() {
 }
 
 #[test]
+fn a_size_does_not_depend_on_the_sizes_before() {
+    let plan = |all: &[f64]| {
+        let mut plan = None;
+        with_sizes(Parts::States, |_, sizes, _| {
+            let met = all
+                .iter()
+                .map(|&times| sizes.meet(&WholeSize::times(times)));
+            plan = met.last().map(|met| met.unwrap().plan);
+        });
+        plan.unwrap()
+    };
+    // The larger one needs to know what high orders leave, of which half is known at first.
+    let larger = plan(&[1.2]);
+    assert!(larger.orders.iter().flatten().any(|&order| order > 16));
+    for times in [1.3, 2.0] {
+        assert_eq!(plan(&[times]), plan(&[1.2, times]), "1/{times}");
+    }
+}
+
+#[test]
 fn targets_out_of_reach_are_refused() {
     with_sizes(Parts::All, |_, sizes, _| {
         let error = sizes.meet(&bytes(500)).unwrap_err();
