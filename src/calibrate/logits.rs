@@ -483,12 +483,13 @@ impl Problem {
         let rows = rows.collect::<Result<Vec<_>, CalibrateError>>()?;
         let each = fitting.combinations.each();
         let mut slopes = DMatrix::zeros(fitting.parameters.count(), rows.len() * each);
-        for (s, own) in rows.iter().enumerate() {
-            slopes.columns_mut(s * each, each).copy_from(&own.slopes);
-        }
         let squares = rows.iter().map(|own| &own.squares);
         let prices = fitting.parameters.prices(model, squares)?;
-        place.fitted = rows.iter().map(|own| own.logits.clone()).collect();
+        place.fitted.clear();
+        for (s, own) in rows.into_iter().enumerate() {
+            slopes.columns_mut(s * each, each).copy_from(&own.slopes);
+            place.fitted.push(own.logits);
+        }
         prices.divide(&mut slopes);
         let across = slopes.transpose();
         let gram = match slopes.nrows() <= slopes.ncols() {

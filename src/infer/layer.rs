@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hankelite_control::{Convolver, DiagonalSystem};
-use hankelite_kernels::{GeluForm, gelu, gelu_backward, sigmoid as sigmoid_of};
+use hankelite_kernels::{GeluForm, add_squares, gelu, gelu_backward, sigmoid as sigmoid_of};
 use nalgebra::{DMatrix, DVector};
 use num_complex::Complex64;
-use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::infer::mimo::Mimo;
@@ -73,47 +72,7 @@ impl StepSums {
         if width == 0 {
             return;
         }
-        Arch::new().dispatch(CountSteps {
-            sums: self,
-            rows,
-            by,
-        });
-    }
-
-    /// Adds one step.
-    #[inline(always)]
-    fn add(&mut self, values: impl Iterator<Item = f32>) {
-        let sums = self.sum.iter_mut().zip(&mut self.squares);
-        for (value, (sum, squares)) in values.map(f64::from).zip(sums) {
-            *sum += value;
-            *squares += value * value;
-        }
-    }
-}
-
-/// [`StepSums::count`] for any vector unit.
-struct CountSteps<'a> {
-    sums: &'a mut StepSums,
-    rows: &'a [f32],
-    by: Option<&'a [f32]>,
-}
-
-impl WithSimd for CountSteps<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let width = self.sums.sum.len();
-        let rows = self.rows.chunks_exact(width);
-        match self.by {
-            None => rows.for_each(|row| self.sums.add(row.iter().copied())),
-            Some(by) => {
-                for (row, by) in rows.zip(by.chunks_exact(width)) {
-                    self.sums
-                        .add(row.iter().zip(by).map(|(value, by)| value * by));
-                }
-            }
-        }
+        add_squares(&mut self.sum, &mut self.squares, rows, by);
     }
 }
 

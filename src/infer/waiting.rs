@@ -4,6 +4,7 @@ use nalgebra::DMatrix;
 use rayon::prelude::*;
 
 use crate::infer::single::Single;
+use crate::infer::space::Prepared;
 use crate::infer::{InferError, Network, Signal, columns_of};
 use crate::model::Sequence;
 use crate::progress::{ProgressSink, in_order};
@@ -59,13 +60,12 @@ impl Waiting {
     /// # Errors
     /// [`InferError`] for a layer that cannot run; [`InferError::Cancelled`].
     pub(crate) fn pass(&mut self, network: &Network<'_>) -> Result<(), InferError> {
-        self.streams = match (&self.streams, &network.single) {
-            (Streams::Single(few), Some(single)) => {
-                let passed = Passed::new(single, 1, network.observer);
-                Streams::Single(in_order(few.par_iter().map(|few| passed.of(few)))?)
-            }
-            _ => Streams::Double(self.doubles(network, 1)?),
-        };
+        if let (Streams::Single(few), Some(single)) = (&mut self.streams, &network.single) {
+            let passed = Passed::new(single, 1, network.observer);
+            in_order(few.par_iter_mut().map(|x| passed.through(x)))?;
+            return Ok(());
+        }
+        self.streams = Streams::Double(self.doubles(network, 1)?);
         Ok(())
     }
 
@@ -82,7 +82,8 @@ impl Waiting {
         let passed = Passed::new(single, layers, network.observer);
         let parts = few.par_iter().zip(self.steps.par_chunks(single.together()));
         let logits = parts.map(|(few, steps)| {
-            let mut behind = passed.of(few)?;
+            let mut behind = few.clone();
+            passed.through(&mut behind)?;
             let each = behind.chunks_exact_mut(single.row()).zip(steps);
             let logits = each.map(|(x, &steps)| {
                 let features = single.pooled(x, steps, network.pooling());
@@ -119,7 +120,7 @@ impl Waiting {
 /// The first layers of a network, ready to run.
 struct Passed<'a> {
     single: &'a Single,
-    operators: Vec<crate::infer::space::Prepared<'a>>,
+    operators: Vec<Prepared<'a>>,
     observer: &'a dyn ProgressSink,
 }
 
@@ -132,14 +133,13 @@ impl<'a> Passed<'a> {
         }
     }
 
-    /// The streams of a few sequences behind the layers.
-    fn of(&self, few: &[f32]) -> Result<Vec<f32>, InferError> {
-        let mut x = few.to_vec();
+    /// The streams of a few sequences, from before the layers to behind them.
+    fn through(&self, x: &mut [f32]) -> Result<(), InferError> {
         for (layer, operator) in self.operators.iter().enumerate() {
             self.observer.check()?;
-            self.single.pass(layer, operator, &mut x);
+            self.single.pass(layer, operator, x);
         }
-        Ok(x)
+        Ok(())
     }
 }
 

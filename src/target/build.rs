@@ -13,7 +13,7 @@ use crate::progress::stage;
 use crate::rounding::{
     Entries, LayerChoice, LayerStorage, MapChoice, MapMoments, MapStorage, Numbers, Storage,
 };
-use crate::target::compared::Compared;
+use crate::target::compared::MapPlace;
 use crate::target::ends::{rounded_encoder, rounded_head};
 use crate::target::menu::with_map;
 use crate::target::rows::{checked, rounded_for_logits};
@@ -220,15 +220,6 @@ impl TargetReduction<'_> {
             .map(|&sequence| Ok([own.encode(sequence)?, full.encode(sequence)?]));
         pairs.collect()
     }
-}
-
-/// The map that is rounded next.
-#[derive(Clone, Copy)]
-pub(super) struct MapPlace<'a> {
-    pub(super) model: &'a Model,
-    pub(super) layer: usize,
-    /// The sequences that check, before this layer.
-    pub(super) compared: &'a Compared<'a>,
 }
 
 /// The model with one map rounded: for the moments of its inputs, or for the logits, whichever

@@ -61,3 +61,12 @@ impl<'a> Compared<'a> {
         Ok(())
     }
 }
+
+/// The map that is rounded next.
+#[derive(Clone, Copy)]
+pub(super) struct MapPlace<'a> {
+    pub(super) model: &'a Model,
+    pub(super) layer: usize,
+    /// The sequences that check, before this layer.
+    pub(super) compared: &'a Compared<'a>,
+}

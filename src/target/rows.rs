@@ -9,8 +9,7 @@ use crate::infer::{InferError, MapSlopes, Network, Path as InferPath};
 use crate::model::{Linear, Model};
 use crate::rounding::{MapChoice, MapStorage, RoundedColumn, RoundedMatrix};
 use crate::target::TargetError;
-use crate::target::build::MapPlace;
-use crate::target::compared::Compared;
+use crate::target::compared::{Compared, MapPlace};
 use crate::target::menu::with_map;
 
 /// Rounds over all outputs after the first one.

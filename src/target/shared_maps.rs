@@ -10,8 +10,8 @@ use crate::rounding::{
     Entries, MapChoice, MapMoments, RoundingError, SharedMaps, SharedStorage, Storage,
 };
 use crate::target::TargetError;
-use crate::target::build::{MapPlace, ROUNDED_ON, by_moments, moments, rounded_map};
-use crate::target::compared::Compared;
+use crate::target::build::{ROUNDED_ON, by_moments, moments, rounded_map};
+use crate::target::compared::{Compared, MapPlace};
 use crate::target::rows::checked;
 
 /// Steps that maps are rounded on, about.

@@ -16,7 +16,7 @@ mod scan;
 mod shared;
 
 pub use convolution::{Dynamics, DynamicsGradient};
-pub use elements::{GeluForm, gelu, gelu_backward, sigmoid};
+pub use elements::{GeluForm, add_squares, gelu, gelu_backward, sigmoid};
 pub use fourier::Point;
 pub use kernel::Modes;
 pub use lanes::Lanes;
