@@ -86,8 +86,8 @@ pub(crate) struct TargetReduction<'a> {
 }
 
 impl<'a> TargetReduction<'a> {
-    /// Measures every choice. Cost some 40 forward passes over two dozen sequences for a model of
-    /// four layers, and half of all error curves.
+    /// Measures every choice. Cost some 30 forward passes over two dozen sequences for a model of
+    /// four layers, and the lower half of all error curves.
     ///
     /// # Errors
     /// [`TargetError`] for too few sequences; [`TargetError::Calibrate`]; [`TargetError::Rounding`].

@@ -281,8 +281,8 @@ impl TargetReduction<'_> {
         }
     }
 
-    /// What is made at the price next to the one at which it no longer keeps within a limit, by halving
-    /// the range of prices; at the end `kept` of the range where nothing keeps within it.
+    /// What is made at the last price that keeps within a limit, found by halving the range of prices
+    /// from its end `kept`; what is made at that end where nothing keeps within it.
     ///
     /// Errors that are not known count as 0. Bytes fall and the change rises with the price, so that
     /// where both sides of the limit are drafted from what is known, nothing else in the range matters;
@@ -295,9 +295,13 @@ impl TargetReduction<'_> {
     ) -> Result<Tried<T>, TargetError> {
         loop {
             let (mut low, mut high) = PRICES;
-            let end = if kept == Kept::Low { low } else { high };
+            let end = match kept {
+                Kept::Low => low,
+                Kept::High => high,
+            };
             let (mut best, mut beyond) = (at(end.exp())?, Vec::new());
-            for _ in 0..if best.keeps { halvings } else { 0 } {
+            let halvings = if best.keeps { halvings } else { 0 };
+            for _ in 0..halvings {
                 let middle = 0.5 * (low + high);
                 let tried = at(middle.exp())?;
                 match tried.keeps == (kept == Kept::Low) {
