@@ -195,10 +195,9 @@ fn a_size_does_not_depend_on_the_sizes_before() {
     let plan = |all: &[f64]| {
         let mut plan = None;
         with_sizes(Parts::States, |_, sizes, _| {
-            let met = all
-                .iter()
-                .map(|&times| sizes.meet(&WholeSize::times(times)));
-            plan = met.last().map(|met| met.unwrap().plan);
+            for &times in all {
+                plan = Some(sizes.meet(&WholeSize::times(times)).unwrap().plan);
+            }
         });
         plan.unwrap()
     };
