@@ -1,6 +1,5 @@
-//! The pieces from which [`Reducer`](crate::Reducer) builds its work, for those who assemble their own
-//! order of work: the trainer, the Python package, the program. Most users need only `Reducer` and the
-//! rooms.
+//! The steps of [`Reducer`](crate::Reducer), for code that combines them itself, as the trainer, the
+//! Python package and the program do. Most users need only `Reducer` and the rooms.
 
 // Rounding.
 pub use crate::rounding::compensated::{CompensatedMap, MapMoments};

@@ -55,7 +55,7 @@
 //! | [`stream`] | one sample in, one out |
 //! | [`target`] | states and maps together, to so many bytes |
 //! | [`Reducer`] | the main job in one line |
-//! | [`advanced`] | the pieces of the rooms, for an order of work of your own |
+//! | [`advanced`] | the steps of `Reducer`, for code that combines them itself |
 //!
 //! Theory runs in double precision. Nothing here prints or keeps global state. Random numbers come
 //! from seeds that the caller gives.

@@ -55,7 +55,7 @@ const ALL_NUMBERS: Limits = Limits {
     again: true,
 };
 
-/// The same where maps are rounded next: what is left of it then is not worth many gradients.
+/// The same before maps are rounded. Another fit follows, so few gradients do.
 const BEFORE_ROUNDING: Limits = Limits {
     last: 0.2,
     ..ALL_NUMBERS
