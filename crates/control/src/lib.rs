@@ -19,7 +19,9 @@ pub use control::{
     reduce_over_horizon, residue_gram, weighted_error, weighted_in_class, weighted_norm,
     weighted_refine, weighted_residues, with_moved_residues,
 };
-pub use linalg::{Convolver, LinalgError, UpperRoot, cross_gram, gram_matrix, solve_positive};
+pub use linalg::{
+    Convolver, LinalgError, UpperRoot, cross_gram, gram_matrix, product, solve_positive,
+};
 pub use nalgebra;
 pub use num_complex;
 pub use ssm::{

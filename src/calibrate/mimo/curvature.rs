@@ -1,6 +1,6 @@
 //! Steps of B where its normal equations are too large to form.
 
-use hankelite_control::cross_gram;
+use hankelite_control::{cross_gram, product};
 use nalgebra::{Cholesky, DMatrix, DVector};
 use num_complex::Complex64;
 use rayon::prelude::*;
@@ -13,6 +13,9 @@ pub(super) const PRICES: [f64; 3] = [1e-4, 1e-2, 1.0];
 
 /// Products with the normal equations for one step.
 const PRODUCTS: usize = 12;
+
+/// Samples that scale the numbers.
+const SAMPLES_SEEN: usize = 2;
 
 /// Least squares for B: with J the derivative of the outputs by B, and e what is left of them,
 ///
@@ -65,12 +68,15 @@ impl<'a> InputCurvature<'a> {
         made
     }
 
-    /// The diagonal of JᵀMJ, but for what real and imaginary parts have in common.
+    /// About the diagonal of JᵀMJ, from some of the samples, but for what real and imaginary parts have in
+    /// common.
     fn diagonal(&self) -> DVector<f64> {
         let (order, inputs) = self.modes.input.shape();
         let mut sizes = DMatrix::zeros(order, inputs);
+        let some = &self.samples[..self.samples.len().min(SAMPLES_SEEN)];
+        let share = self.samples.len() as f64 / some.len().max(1) as f64;
         for i in 0..order {
-            let parts = self.samples.par_iter().map(|sample| {
+            let parts = some.par_iter().map(|sample| {
                 let f = self.modes.filtered(&sample.input, i, 1);
                 DVector::from_iterator(f.ncols(), f.column_iter().map(|f| f.norm_squared()))
             });
@@ -82,7 +88,7 @@ impl<'a> InputCurvature<'a> {
                 let [re, im] = [first, first + order].map(|k| self.output[(k, k)]);
                 for j in 0..inputs {
                     let at = 2 * direction * inputs + j;
-                    sizes[(i, j)] += 0.5 * (re + im) * (squares[at] + squares[at + inputs]);
+                    sizes[(i, j)] += 0.5 * share * (re + im) * (squares[at] + squares[at + inputs]);
                 }
             }
         }
@@ -103,14 +109,18 @@ impl<'a> InputCurvature<'a> {
     fn product(&self, by: &DVector<f64>) -> DVector<f64> {
         let moved = input_of(self.modes, &by.component_mul(&self.scale));
         let moved = self.modes.with_input(moved);
-        self.pulled(|sample| moved.states(&sample.input) * &self.output)
+        self.pulled(|sample| product(&moved.states(&sample.input), &self.output))
     }
 
     /// A step for each price.
     pub(super) fn steps(&self) -> Vec<DVector<f64>> {
         let weights = self.metric * self.modes.output_matrix();
-        let slope =
-            self.pulled(|sample| (&sample.target - self.modes.response(&sample.input)) * &weights);
+        let slope = self.pulled(|sample| {
+            product(
+                &(&sample.target - self.modes.response(&sample.input)),
+                &weights,
+            )
+        });
         let size = slope.norm();
         if !(size > 0.0 && size.is_finite()) {
             return Vec::new();

@@ -8,7 +8,7 @@
 //!    the full network gives.
 //! 4. C and D, B, and the poles are fitted in turn, in the metric of the gradients, and each step is
 //!    taken only where the error on held-out sequences falls.
-//! 5. C and D of all layers are fitted to the logits.
+//! 5. The systems of all layers are fitted to the logits together.
 //!
 //! [`reduce_layer_jointly`] takes what is known of one layer alone: its inputs, or its inputs and gradients.
 //! Without gradients every output counts the same; without the network steps 3 and 5 are left out.
@@ -21,6 +21,7 @@ mod logits;
 mod modes;
 mod moments;
 mod network;
+mod place;
 mod sample;
 mod starts;
 #[cfg(test)]

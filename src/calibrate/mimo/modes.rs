@@ -1,6 +1,6 @@
 //! Modes that several channels share, in one direction of time or in both, on whole sequences.
 
-use hankelite_control::{DiagonalSystem, SystemError, Time, cross_gram};
+use hankelite_control::{DiagonalSystem, SystemError, Time, cross_gram, product};
 use nalgebra::DMatrix;
 use num_complex::Complex64;
 
@@ -127,7 +127,7 @@ impl Modes {
             true => self.input[(k, j)].re,
             false => self.input[(k - order, j)].im,
         });
-        let driven = u * driving;
+        let driven = product(u, &driving);
         let mut z = DMatrix::zeros(u.nrows(), self.states_count());
         let poles = self.poles();
         for (direction, own) in self.each_direction(&mut z).enumerate() {
@@ -166,7 +166,7 @@ impl Modes {
 
     /// The same from z.
     pub(super) fn response_of(&self, z: &DMatrix<f64>, u: &DMatrix<f64>) -> DMatrix<f64> {
-        let mut y = z * self.output_matrix().transpose();
+        let mut y = product(z, &self.output_matrix().transpose());
         match is_diagonal(&self.feedthrough) {
             true => {
                 let channels = y.column_iter_mut().zip(u.column_iter());
@@ -235,7 +235,7 @@ impl Modes {
     /// p_k = ā p_{k+1} + C* g_k
     /// ```
     pub(super) fn adjoints(&self, g: &DMatrix<f64>) -> Vec<DMatrix<f64>> {
-        self.adjoints_driven(g * self.output_matrix())
+        self.adjoints_driven(product(g, &self.output_matrix()))
     }
 
     /// The same from the derivatives by z, L × its columns.

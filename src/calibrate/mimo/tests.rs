@@ -14,10 +14,10 @@ use crate::calibrate::mimo::{LayerSequences, reduce_layer_jointly, starts};
 use crate::compress::distance::kernel_distance;
 use crate::model::{Block, BlockParts, Nonlinearity};
 
-struct Draw(ChaCha8Rng);
+pub(super) struct Draw(ChaCha8Rng);
 
 impl Draw {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
@@ -29,12 +29,18 @@ impl Draw {
         Complex64::new(self.number(), self.number())
     }
 
-    fn matrix(&mut self, rows: usize, columns: usize) -> DMatrix<f64> {
+    pub(super) fn matrix(&mut self, rows: usize, columns: usize) -> DMatrix<f64> {
         DMatrix::from_fn(rows, columns, |_, _| self.number())
     }
 
     /// Random modes; the angles of the poles rise.
-    fn modes(&mut self, order: usize, inputs: usize, outputs: usize, directions: usize) -> Modes {
+    pub(super) fn modes(
+        &mut self,
+        order: usize,
+        inputs: usize,
+        outputs: usize,
+        directions: usize,
+    ) -> Modes {
         let exponents = (0..order).map(|n| {
             let decay = 0.08 + 0.1 * (1.0 + self.number());
             Complex64::new(-decay, 0.2 + 2.5 * n as f64 / order as f64)
@@ -303,7 +309,7 @@ fn alternating_fits_find_input_weights_and_poles_near_by() {
     }
 }
 
-fn block(modes: &Modes) -> Block {
+pub(super) fn block(modes: &Modes) -> Block {
     let mut systems = modes.systems(STEP).unwrap();
     let backward = systems.split_off(1);
     Block::new(BlockParts {

@@ -103,6 +103,11 @@ pub fn gram_matrix(a: &DMatrix<f64>) -> DMatrix<f64> {
     multiply_adjoint(a, a)
 }
 
+/// A B in blocks on one thread.
+pub fn product(a: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<f64> {
+    multiply(a, b)
+}
+
 /// Aᵀ B, the product of every column of one with every column of the other, in the same way.
 pub fn cross_gram(a: &DMatrix<f64>, b: &DMatrix<f64>) -> DMatrix<f64> {
     multiply_adjoint(a, b)

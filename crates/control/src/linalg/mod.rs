@@ -32,7 +32,7 @@ pub(crate) use kernels::{
     Scalar, multiply, multiply_adjoint, multiply_transpose, scaled_cholesky, spectral_norm,
     symmetric_product,
 };
-pub use kernels::{UpperRoot, cross_gram, gram_matrix, solve_positive};
+pub use kernels::{UpperRoot, cross_gram, gram_matrix, product, solve_positive};
 pub(crate) use lyapunov::{Equation, Triangular, symmetric_root};
 use num_complex::Complex64;
 pub(crate) use polynomial::Polynomials;
