@@ -305,11 +305,11 @@ impl Observer for Progress<'_> {
         let Some(bar) = &self.bar else { return };
         self.examples += step.examples;
         let rate = self.examples as f64 / self.start.elapsed().as_secs_f64();
-        let accuracy = step.accuracy.map_or(String::new(), |accuracy| {
-            format!(", accuracy {:.1} %", 100.0 * accuracy)
-        });
+        let right = step
+            .accuracy
+            .map_or(String::new(), |share| format!(" ({:.1} %)", 100.0 * share));
         bar.set_message(format!(
-            "epoch {}, loss {:.4}{accuracy}, {rate:.0} examples/s",
+            "epoch {}, loss {:.4}{right}, {rate:.0} examples/s",
             step.epoch, step.loss
         ));
         bar.set_position(step.step);
@@ -374,7 +374,11 @@ fn line(entry: &Entry) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) loss: f64,
+    /// The share of right answers, by labels.
     pub(super) accuracy: Option<f64>,
+    /// Without labels: the share of answers that are the teacher's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) agreement: Option<f64>,
     pub(super) answers: u64,
     /// The mean distance of the outputs from the teacher's, where one was followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -386,9 +390,12 @@ pub(super) struct Measured {
 
 impl From<Tally> for Measured {
     fn from(tally: Tally) -> Self {
+        let share = tally.accuracy();
+        let by_teacher = tally.is_by_teacher();
         Self {
             loss: tally.loss(),
-            accuracy: tally.accuracy(),
+            accuracy: share.filter(|_| !by_teacher),
+            agreement: share.filter(|_| by_teacher),
             answers: tally.answers(),
             distance: None,
             psnr: None,
@@ -398,14 +405,19 @@ impl From<Tally> for Measured {
 
 impl std::fmt::Display for Measured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.accuracy {
-            Some(accuracy) => write!(
-                f,
-                "loss {:.4}, accuracy {:.2} %",
-                self.loss,
-                100.0 * accuracy
-            ),
-            None => write!(f, "loss {:.5}", self.loss),
+        match (self.accuracy, self.agreement) {
+            (Some(share), _) => {
+                write!(f, "loss {:.4}, accuracy {:.2} %", self.loss, 100.0 * share)
+            }
+            (None, Some(share)) => {
+                let share = 100.0 * share;
+                write!(
+                    f,
+                    "{share:.2} % of the answers are the teacher's, loss {:.4}",
+                    self.loss
+                )
+            }
+            (None, None) => write!(f, "loss {:.5}", self.loss),
         }?;
         if let Some(distance) = self.distance {
             write!(f, ", {distance:.5} from the teacher")?;

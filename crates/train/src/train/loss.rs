@@ -30,6 +30,9 @@ pub struct Tally {
     answers: u64,
     /// Whether the answers are classes.
     classes: bool,
+    /// Whether answers are right where they are the teacher's.
+    #[serde(default)]
+    of_teacher: bool,
 }
 
 impl Tally {
@@ -39,11 +42,25 @@ impl Tally {
         self.correct += other.correct;
         self.answers += other.answers;
         self.classes |= other.classes;
+        self.of_teacher |= other.of_teacher;
     }
 
     /// The mean loss of an answer.
     pub fn loss(&self) -> f64 {
         self.loss / self.answers as f64
+    }
+
+    /// The same, of answers that were compared with the teacher's.
+    pub(super) fn by_teacher(self) -> Self {
+        Self {
+            of_teacher: true,
+            ..self
+        }
+    }
+
+    /// Whether answers are right where they are the teacher's, because the data have no labels.
+    pub fn is_by_teacher(&self) -> bool {
+        self.of_teacher
     }
 
     /// The share of correct answers, where they are classes.
@@ -215,6 +232,7 @@ fn of_classes(
         correct,
         answers,
         classes: true,
+        of_teacher: false,
     };
     Ok(Loss {
         value,
@@ -253,6 +271,7 @@ fn of_values(
         correct: 0,
         answers,
         classes: false,
+        of_teacher: false,
     };
     Ok(Loss {
         value,

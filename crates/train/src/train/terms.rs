@@ -374,7 +374,7 @@ fn agreement(own: &Tensor, taught: &Tensor) -> Result<Tally, TrainError> {
             width,
         },
     };
-    Ok(task_loss(&own, &targets, 0.0)?.tally)
+    Ok(task_loss(&own, &targets, 0.0)?.tally.by_teacher())
 }
 
 /// T² mean over the rows of KL(softmax(teacher/T) ‖ softmax(student/T)).

@@ -6,7 +6,6 @@ use anyhow::bail;
 use hankelite::advanced::Targeted;
 use hankelite::checkpoint::Checkpoint;
 use hankelite::rounding::Storage;
-use hankelite_train::Monitor;
 
 use crate::cli::common::grouped;
 use crate::cli::printer::Printer;
@@ -139,10 +138,12 @@ pub(super) fn show(report: &TrainingReport, printer: &Printer) -> anyhow::Result
     let (Some(before), Some(after)) = (&report.before, &report.validation) else {
         return Ok(());
     };
-    let (name, of): (_, fn(&Measured) -> String) = match report.recipe.monitor {
-        _ if before.accuracy.is_none() => ("loss", |measured| format!("{:.4}", measured.loss)),
-        Monitor::Teacher => ("the same answer as the teacher", rate),
-        _ => ("accuracy", rate),
+    let (name, of): (_, fn(&Measured) -> String) = match (before.accuracy, before.agreement) {
+        (Some(_), _) => ("accuracy", |measured| rate(measured.accuracy)),
+        (None, Some(_)) => ("the same answer as the teacher", |measured| {
+            rate(measured.agreement)
+        }),
+        (None, None) => ("loss", |measured| format!("{:.4}", measured.loss)),
     };
     printer.line(&format!(
         "           {name} on training sequences held out: {} → {}",
@@ -151,6 +152,6 @@ pub(super) fn show(report: &TrainingReport, printer: &Printer) -> anyhow::Result
     ))
 }
 
-fn rate(measured: &Measured) -> String {
-    measured.accuracy.map_or("-".to_string(), percent)
+fn rate(share: Option<f64>) -> String {
+    share.map_or("-".to_string(), percent)
 }
