@@ -480,10 +480,14 @@ impl Single {
 
     /// What the state spaces of a layer give for one sequence, from the stream before it, in place.
     pub(super) fn respond_to(&self, layer: usize, x: &mut [f32]) {
+        self.respond_with(layer, &self.operator(&self.layers[layer]), x);
+    }
+
+    /// As [`Single::respond_to`] by the layer's operator.
+    pub(super) fn respond_with(&self, layer: usize, operator: &Prepared<'_>, x: &mut [f32]) {
         let mut buffers = self.buffers_of(0);
         self.normalise(layer, x);
-        self.operator(&self.layers[layer])
-            .apply(x, &mut buffers.space);
+        operator.apply(x, &mut buffers.space);
     }
 
     /// What the map between the channels takes, from what the state spaces give.

@@ -94,26 +94,75 @@ impl Waiting {
         Ok(in_order(logits)?.concat())
     }
 
+    /// Sequences that wait.
+    pub(crate) fn count(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// What the map of the first layer of a network takes.
+    pub(crate) fn taken<'a, 'n>(&'a self, network: &'a Network<'n>) -> Taken<'a, 'n> {
+        let single = network.single.as_ref();
+        Taken {
+            waiting: self,
+            network,
+            operator: single.map(|single| single.prepared(0)),
+        }
+    }
+
     /// The streams behind the first layers of a network, in double precision.
     fn doubles(
         &self,
         network: &Network<'_>,
         count: usize,
     ) -> Result<Vec<DMatrix<f64>>, InferError> {
-        let start = match &self.streams {
-            Streams::Double(each) => each.clone(),
-            Streams::Single(few) => {
-                let row = few.iter().map(Vec::len).sum::<usize>() / self.steps.len().max(1);
-                let each = few.iter().flat_map(|few| few.chunks_exact(row.max(1)));
-                each.map(|x| columns_of(x, row / self.length.max(1)))
-                    .collect()
-            }
-        };
         let layers = &network.layers()?[..count];
-        in_order(start.into_par_iter().map(|x| {
+        in_order((0..self.count()).into_par_iter().map(|index| {
             network.observer.check()?;
+            let x = self.double(index);
             Ok(layers.iter().fold(x, |x, layer| layer.forward(x, None)))
         }))
+    }
+
+    /// The stream of one sequence in double precision.
+    fn double(&self, index: usize) -> DMatrix<f64> {
+        match &self.streams {
+            Streams::Double(each) => each[index].clone(),
+            Streams::Single(few) => {
+                let row = few.iter().map(Vec::len).sum::<usize>() / self.count().max(1);
+                let mut each = few.iter().flat_map(|few| few.chunks_exact(row.max(1)));
+                let x = each.nth(index).unwrap_or_default();
+                columns_of(x, row / self.length.max(1))
+            }
+        }
+    }
+}
+
+/// What the map between the channels of a layer takes, for each of the sequences that wait before the layer.
+pub(crate) struct Taken<'a, 'n> {
+    waiting: &'a Waiting,
+    network: &'a Network<'n>,
+    operator: Option<Prepared<'a>>,
+}
+
+impl Taken<'_, '_> {
+    /// GELU(y) of a sequence by its place among those that wait, steps × channels without padding.
+    ///
+    /// # Errors
+    /// [`InferError`] for a layer that cannot run.
+    pub(crate) fn of(&self, index: usize) -> Result<DMatrix<f64>, InferError> {
+        let (network, steps) = (self.network, self.waiting.steps[index]);
+        let single = network.single.as_ref().zip(self.operator.as_ref());
+        if let (Streams::Single(few), Some((single, operator))) = (&self.waiting.streams, single) {
+            let (together, row) = (single.together(), single.row());
+            let mut rows = few[index / together].chunks_exact(row);
+            let mut y = rows.nth(index % together).unwrap_or_default().to_vec();
+            single.respond_with(0, operator, &mut y);
+            y.truncate(steps * single.channels());
+            return Ok(network.widened(&single.activated(0, &y)));
+        }
+        let layer = &network.layers()?[0];
+        let y = layer.response(&self.waiting.double(index));
+        Ok(layer.activate(&y.rows(0, steps).into_owned()))
     }
 }
 

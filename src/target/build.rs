@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::calibrate::{CalibratedReduction, FittedNumbers, LogitFit};
 use crate::compress::LayerRecord;
-use crate::infer::{InferError, Network, Path as InferPath, Signal};
+use crate::infer::{InferError, Network, Path as InferPath, Waiting};
 use crate::model::Model;
 use crate::progress::stage;
 use crate::rounding::{
@@ -164,28 +164,20 @@ impl TargetReduction<'_> {
             (model, storage.head) = rounded_head(self.reduction, &model, choice)?;
         }
         let mut compared = checked(self.reduction, &model)?;
-        let mut pairs = self.pairs(&model)?;
-        let full = Network::new(self.model(), length, InferPath::Auto)?;
+        let mut waiting = [self.few(&model)?, self.few(self.model())?];
         let observer = self.reduction.observer();
         observer.begin(stage::ROUNDING, plan.layers.len());
         for (layer, choice) in plan.layers.iter().enumerate() {
             observer.step()?;
-            let network = Network::new(&model, length, InferPath::Auto)?;
-            let each = pairs.par_iter().map(|[own, of_full]| {
-                let own = network.response(layer, &own.x)?;
-                Ok([own, full.response(layer, &of_full.x)?])
-            });
-            let responses = each.collect::<Result<Vec<_>, InferError>>()?;
+            let full = alone(self.model(), layer)?;
+            let full = Network::new(&full, length, InferPath::Auto)?;
             if let Some(choice) = rounded(choice.map) {
+                let own = alone(&model, layer)?;
+                let own = Network::new(&own, length, InferPath::Auto)?;
+                let taken = (waiting[0].taken(&own), waiting[1].taken(&full));
                 let outputs = model.blocks()[layer].outputs();
-                let moments = moments(responses.len(), outputs, |index| {
-                    let steps = pairs[index][0].steps;
-                    let activated = |y: &DMatrix<f64>| {
-                        let y = y.rows(0, steps).into_owned();
-                        full.activated(layer, &y)
-                    };
-                    let [y, z] = &responses[index];
-                    Ok([activated(y)?, activated(z)?])
+                let moments = moments(waiting[0].count(), outputs, |index| {
+                    Ok([taken.0.of(index)?, taken.1.of(index)?])
                 })?;
                 let place = MapPlace {
                     model: &model,
@@ -196,30 +188,26 @@ impl TargetReduction<'_> {
                 storage.layers[layer].map = map;
                 model = rounded;
             }
-            let network = Network::new(&model, length, InferPath::Auto)?;
-            let each = pairs.par_iter_mut().zip(responses);
-            each.try_for_each(|([own, of_full], [y, z])| {
-                own.x = network.finished(layer, &own.x, &y)?;
-                of_full.x = full.finished(layer, &of_full.x, &z)?;
-                Ok::<_, InferError>(())
-            })?;
+            let own = alone(&model, layer)?;
+            waiting[0].pass(&Network::new(&own, length, InferPath::Auto)?)?;
+            waiting[1].pass(&full)?;
             compared.pass(&model)?;
         }
         Ok(model)
     }
 
-    /// What goes into the first layer, of the model and of the full one.
-    fn pairs(&self, model: &Model) -> Result<Vec<[Signal; 2]>, TargetError> {
-        let length = self.reduction.length();
-        let own = Network::new(model, length, InferPath::Auto)?;
-        let full = Network::new(self.model(), length, InferPath::Auto)?;
+    /// The sequences that maps are rounded on, before the first layer of a model.
+    fn few(&self, model: &Model) -> Result<Waiting, TargetError> {
+        let network = Network::new(model, self.reduction.length(), InferPath::Auto)?;
         let sequences = self.reduction.sequences();
         let few = &sequences[..sequences.len().min(ROUNDED_ON)];
-        let pairs = few
-            .par_iter()
-            .map(|&sequence| Ok([own.encode(sequence)?, full.encode(sequence)?]));
-        pairs.collect()
+        Ok(Waiting::new(&network, few)?)
     }
+}
+
+/// A model of one of the layers.
+fn alone(model: &Model, layer: usize) -> Result<Model, TargetError> {
+    Ok(model.with_blocks(vec![model.blocks()[layer].clone()])?)
 }
 
 /// The model with one map rounded: for the moments of its inputs, or for the logits, whichever
