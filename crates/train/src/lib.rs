@@ -10,6 +10,6 @@ pub use train::{
     Precision, Progress, Recipe, RecipeError, Reducing, ReducingTraining, Regularise, Scale,
     Schedule, Start, Step, Stop, Tally, Task, Term, Terms, TrainError, Training, Trial,
     TrialOutcome, Tried, Trust, TrustRegion, clip_factor, evaluate, evaluate_by,
-    give_back_freed_memory, input, keep_freed_memory, logits, psnr, require_fitting,
+    give_back_freed_memory, give_back_now, input, keep_freed_memory, logits, psnr, require_fitting,
     require_suitable, scalar, task_loss,
 };

@@ -47,6 +47,8 @@ impl<'a> Bars<'a> {
 impl ProgressSink for Bars<'_> {
     fn begin(&self, stage: &'static str, total: usize) {
         self.clear();
+        #[cfg(feature = "train")]
+        hankelite_train::give_back_now();
         let mut shown = self.shown();
         let what = match shown.part.as_str() {
             "" => stage.to_string(),

@@ -1,5 +1,10 @@
 //! Memory that a training step frees is kept for the next one; what other work frees is given back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether freed memory is given back.
+static GIVES_BACK: AtomicBool = AtomicBool::new(false);
+
 /// Asks the C library to keep all freed memory for the process, in one arena for all threads, and to
 /// map no tensor by itself.
 ///
@@ -31,6 +36,7 @@ pub fn keep_freed_memory() {
 /// the end of the heap given back, too, that was a fifth of the time of layers of 512 channels. To be
 /// called once, before the work. Does nothing on other systems.
 pub fn give_back_freed_memory() {
+    GIVES_BACK.store(true, Ordering::Relaxed);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         #[allow(unsafe_code, reason = "a call of C that only sets two numbers")]
@@ -38,6 +44,22 @@ pub fn give_back_freed_memory() {
         unsafe {
             libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 23);
             libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 26);
+        }
+    }
+}
+
+/// Asks the C library to give all freed memory back now, between pieces that are still used, too. To be
+/// called between stages of long work; takes some milliseconds. The streams of 500 sequences stayed
+/// otherwise, 260 MB, in pieces of less than 8 MiB. Does nothing where freed memory is to be kept, and on
+/// other systems.
+pub fn give_back_now() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    if GIVES_BACK.load(Ordering::Relaxed) {
+        #[allow(unsafe_code, reason = "a call of C that takes one number")]
+        // SAFETY: malloc_trim locks the allocator itself, touches free memory only and may be called at any
+        // time.
+        unsafe {
+            libc::malloc_trim(0);
         }
     }
 }

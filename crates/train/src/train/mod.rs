@@ -18,7 +18,7 @@ mod trainer;
 mod trial;
 mod trust;
 
-pub use allocator::{give_back_freed_memory, keep_freed_memory};
+pub use allocator::{give_back_freed_memory, give_back_now, keep_freed_memory};
 pub use batch::{evaluate, evaluate_by, input, logits, require_fitting, require_suitable};
 pub use error::{RecipeError, TrainError};
 pub use folder::Folder;
