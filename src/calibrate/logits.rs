@@ -70,6 +70,9 @@ const SEQUENCES_MIN: usize = 8;
 /// A step must bring the checked logits nearer by this share.
 const GAIN_MIN: f64 = 0.02;
 
+/// Sequences whose gradients are taken before they are put in their places.
+const TOGETHER: usize = 64;
+
 /// Numbers in the table of gradients at most, 1 GiB.
 pub(super) const SLOPES_MAX: usize = 1 << 27;
 
@@ -458,7 +461,7 @@ fn helmert(k: usize, classes: usize) -> Vec<f64> {
 
 /// The linear least squares problem of one step, in coordinates in which the price is ρ ‖δ‖².
 struct Problem {
-    /// J, one row for each sequence and combination.
+    /// Jᵀ, one column for each sequence and combination.
     slopes: DMatrix<f64>,
     /// Jᵀ J or J Jᵀ, the smaller.
     gram: DMatrix<f64>,
@@ -473,31 +476,32 @@ impl Problem {
         let model = &place.model;
         let (length, setup) = (fitting.length, &fitting.setup);
         let network = Network::with_setup(model, length, InferPath::Auto, setup)?;
-        let examples = fitting.parts.fit.par_iter().enumerate();
-        let rows = examples.map(|(index, example)| {
-            fitting.observer.check()?;
-            let parameters = &fitting.parameters;
-            let combinations = fitting.combinations.of(index);
-            Ok(parameters.slopes(&network, example.sequence, &combinations)?)
-        });
-        let rows = rows.collect::<Result<Vec<_>, CalibrateError>>()?;
-        let each = fitting.combinations.each();
-        let mut slopes = DMatrix::zeros(fitting.parameters.count(), rows.len() * each);
-        let squares = rows.iter().map(|own| &own.squares);
-        let prices = fitting.parameters.prices(model, squares)?;
+        let (fit, each) = (&fitting.parts.fit, fitting.combinations.each());
+        let mut slopes = DMatrix::zeros(fitting.parameters.count(), fit.len() * each);
+        let mut squares = Vec::with_capacity(fit.len());
         place.fitted.clear();
-        for (s, own) in rows.into_iter().enumerate() {
-            slopes.columns_mut(s * each, each).copy_from(&own.slopes);
-            place.fitted.push(own.logits);
+        for (first, some) in fit.chunks(TOGETHER).enumerate() {
+            let own = some.par_iter().enumerate().map(|(s, example)| {
+                fitting.observer.check()?;
+                let combinations = fitting.combinations.of(first * TOGETHER + s);
+                let parameters = &fitting.parameters;
+                Ok(parameters.slopes(&network, example.sequence, &combinations)?)
+            });
+            for own in own.collect::<Result<Vec<_>, CalibrateError>>()? {
+                let mut columns = slopes.columns_mut(squares.len() * each, each);
+                columns.copy_from(&own.slopes);
+                place.fitted.push(own.logits);
+                squares.push(own.squares);
+            }
         }
+        let prices = fitting.parameters.prices(model, squares.iter())?;
         prices.divide(&mut slopes);
-        let across = slopes.transpose();
         let gram = match slopes.nrows() <= slopes.ncols() {
-            true => gram_matrix(&across),
+            true => gram_matrix(&slopes.transpose()),
             false => gram_matrix(&slopes),
         };
         Ok(Self {
-            slopes: across,
+            slopes,
             gram,
             residual: fitting.residual(&place.fitted),
             prices,
@@ -510,9 +514,9 @@ impl Problem {
         (0..priced.nrows()).for_each(|i| priced[(i, i)] += price);
         let root = Cholesky::new(priced)?;
         // (JᵀJ + ρ)⁻¹ Jᵀ = Jᵀ (JJᵀ + ρ)⁻¹
-        Some(match self.slopes.ncols() <= self.slopes.nrows() {
-            true => root.solve(&self.slopes.tr_mul(&self.residual)),
-            false => self.slopes.tr_mul(&root.solve(&self.residual)),
+        Some(match self.slopes.nrows() <= self.slopes.ncols() {
+            true => root.solve(&(&self.slopes * &self.residual)),
+            false => &self.slopes * root.solve(&self.residual),
         })
     }
 
@@ -531,7 +535,7 @@ impl Problem {
     /// How far the combinations ended from where the gradients had them, as a share of what was left
     /// of them before.
     fn missed(&self, fitting: &Fitting<'_>, step: &Stepped) -> f64 {
-        let gap = &self.slopes * &step.coordinates - &self.residual;
+        let gap = self.slopes.tr_mul(&step.coordinates) - &self.residual;
         let ended = fitting.residual(&step.place.fitted);
         (gap + ended).norm() / self.residual.norm()
     }

@@ -1,5 +1,7 @@
 //! Rounding a map so that the logits change least.
 
+use std::collections::VecDeque;
+
 use hankelite_control::{UpperRoot, gram_matrix};
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
@@ -24,7 +26,8 @@ const RIDGE: f64 = 1e-3;
 /// Numbers in the table of gradients at most, half a GiB.
 const SLOPES_MAX: usize = 1 << 27;
 
-/// Sequences whose derivatives are formed before they are put in their places.
+/// Sequences whose derivatives are formed before they are put in their places, and outputs whose metrics are
+/// inverted side by side.
 const TOGETHER: usize = 16;
 
 /// Combinations of the logits of each sequence at most.
@@ -219,11 +222,22 @@ impl LogitRounding {
         }
     }
 
+    /// The metric of the weights and the bias of one output at a price.
+    fn joint(&self, output: usize, price: f64) -> DMatrix<f64> {
+        let inputs = self.second.nrows() - 1;
+        let noise = price * self.noise[output];
+        let mut joint = &self.products[output] + &self.second * noise;
+        let ridge = RIDGE * noise * self.second.trace() / (inputs + 1) as f64;
+        let ridge = if ridge > 0.0 { ridge } else { 1e-12 };
+        (0..=inputs).for_each(|i| joint[(i, i)] += ridge);
+        joint
+    }
+
     /// All outputs rounded at one price; `None` where a metric is not positive definite.
     fn rounded(&self, linear: &Linear, grid: &Grid, price: f64) -> Option<RoundedRows> {
-        let metrics = self.products.par_iter().zip(&self.noise);
-        let metrics =
-            metrics.map(|(products, noise)| Metric::new(products, *noise, &self.second, price));
+        let outputs = 0..self.products.len();
+        let metrics = outputs.into_par_iter();
+        let metrics = metrics.map(|output| Metric::new(&self.joint(output, price)));
         let metrics = metrics.collect::<Option<Vec<_>>>()?;
         let inputs = linear.weight.nrows();
         let mut left = self.left.clone();
@@ -233,6 +247,7 @@ impl LogitRounding {
             .collect();
         // Changes of weights and bias so far.
         let mut moved: Vec<DVector<f64>> = vec![DVector::zeros(inputs + 1); columns.len()];
+        let mut spreads = VecDeque::new();
         for round in 0..=ROUNDS {
             for (output, column) in columns.iter_mut().enumerate() {
                 let (metric, slopes) = (&metrics[output], &self.slopes[output]);
@@ -241,9 +256,13 @@ impl LogitRounding {
                 let original = linear.weight.column(output);
                 let wanted = original + joint.rows(0, inputs);
                 if round == 0 {
-                    column.round(&wanted, Some(&metric.spread));
+                    if spreads.is_empty() {
+                        let some = &metrics[output..metrics.len().min(output + TOGETHER)];
+                        spreads.par_extend(some.par_iter().map(Metric::spread));
+                    }
+                    column.round(&wanted, spreads.pop_front().as_ref());
                 }
-                column.improve(&wanted, &metric.weights);
+                column.improve(&wanted, &metric.weights(&self.joint(output, price)));
                 let weights = column.values();
                 let bias = joint[inputs] - metric.bias.dot(&(&weights - &wanted));
                 let own = &mut moved[output];
@@ -296,31 +315,31 @@ fn combined(slopes: &DMatrix<f32>, x: &DVector<f64>) -> DVector<f64> {
 struct Metric {
     /// Of weights and bias.
     root: UpperRoot,
-    /// Of the weights, the bias being the best for them.
-    weights: DMatrix<f64>,
-    /// How an error of a weight is spread over those that follow: U of `weights`⁻¹ = Uᵀ U.
-    spread: DMatrix<f64>,
     /// How the bias answers to a change of the weights, less its sign.
     bias: DVector<f64>,
 }
 
 impl Metric {
-    fn new(products: &DMatrix<f64>, noise: f64, second: &DMatrix<f64>, price: f64) -> Option<Self> {
-        let inputs = second.nrows() - 1;
-        let mut joint = products + second * (price * noise);
-        let ridge = RIDGE * price * noise * second.trace() / (inputs + 1) as f64;
-        let ridge = if ridge > 0.0 { ridge } else { 1e-12 };
-        (0..=inputs).for_each(|i| joint[(i, i)] += ridge);
-        let across = joint.view((0, inputs), (inputs, 1)).into_owned();
-        let bias = DVector::from_column_slice((&across / joint[(inputs, inputs)]).as_slice());
-        let weights = joint.view((0, 0), (inputs, inputs)) - &across * bias.transpose();
-        let root = UpperRoot::new(&joint)?;
+    fn new(joint: &DMatrix<f64>) -> Option<Self> {
+        let inputs = joint.nrows() - 1;
+        let across = joint.view((0, inputs), (inputs, 1)) / joint[(inputs, inputs)];
         Some(Self {
-            // The bias is the last.
-            spread: root.inverse().remove_row(inputs).remove_column(inputs),
-            root,
-            weights,
-            bias,
+            root: UpperRoot::new(joint)?,
+            bias: DVector::from_column_slice(across.as_slice()),
         })
+    }
+
+    /// Of the weights, the bias being the best for them.
+    fn weights(&self, joint: &DMatrix<f64>) -> DMatrix<f64> {
+        let inputs = self.bias.len();
+        let across = joint.view((0, inputs), (inputs, 1));
+        joint.view((0, 0), (inputs, inputs)) - across * self.bias.transpose()
+    }
+
+    /// How an error of a weight is spread over those that follow: U of `weights`⁻¹ = Uᵀ U.
+    fn spread(&self) -> DMatrix<f64> {
+        // The bias is the last.
+        let inputs = self.bias.len();
+        self.root.inverse().remove_row(inputs).remove_column(inputs)
     }
 }

@@ -332,28 +332,43 @@ fn of_modes(modes: &Modes, metric: &DMatrix<f64>, moments: &DMatrix<f64>) -> Vec
     let (order, inputs) = modes.input.shape();
     let (count, w) = (modes.states_count(), modes.output_matrix());
     let u = moments.view((count, count), (inputs, inputs));
-    let sizes = modes.exponents.iter().enumerate().map(|(i, z)| {
-        let parts = (i..count).step_by(order);
-        let weights = parts
-            .clone()
-            .map(|k| w.column(k).dot(&(metric * w.column(k))));
-        let weight = (0.5 * weights.sum::<f64>()).max(f64::MIN_POSITIVE).sqrt();
-        let state = parts.map(|k| moments[(k, k)]).sum::<f64>() / modes.directions() as f64;
+    let parts = |i: usize| (i..count).step_by(order);
+    let weights = (0..order).map(|i| {
+        let squares = parts(i).map(|k| w.column(k).dot(&(metric * w.column(k))));
+        0.5 * squares.sum::<f64>()
+    });
+    let states = (0..order).map(|i| {
+        let squares = parts(i).map(|k| moments[(k, k)]);
+        squares.sum::<f64>() / modes.directions() as f64
+    });
+    let (weights, states) = (floored(weights.collect()), floored(states.collect()));
+    let gains = (0..order).map(|i| {
         let b = modes.input.row(i).transpose();
         let driven = [b.map(|b| b.re), b.map(|b| b.im)].map(|b| b.dot(&(u * &b)));
-        let gain = state / driven.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-        let state = weight * state.sqrt().max(1e-12);
-        (
-            weight * gain.sqrt().max(1e-12),
-            [state, state / (-z.re).clamp(1e-3, 1.0)],
-        )
+        states[i].powi(2) / driven.iter().sum::<f64>().max(f64::MIN_POSITIVE)
     });
-    let (rows, poles): (Vec<f64>, Vec<[f64; 2]>) = sizes.unzip();
-    let rows = rows.iter().flat_map(|&p| [p; 2]).collect::<Vec<f64>>();
-    rows.repeat(inputs)
-        .into_iter()
-        .chain(poles.into_iter().flatten())
-        .collect()
+    let gains: Vec<f64> = gains.map(f64::sqrt).collect();
+    // A row of zeros says nothing of the filter.
+    let most = 1e3 * gains.iter().copied().fold(f64::INFINITY, f64::min);
+    let rows = weights
+        .iter()
+        .zip(&gains)
+        .map(|(w, gain)| w * gain.min(most));
+    let rows: Vec<f64> = rows.flat_map(|p| [p; 2]).collect();
+    let poles = modes.exponents.iter().zip(weights.iter().zip(&states));
+    let poles = poles.flat_map(|(z, (weight, state))| {
+        let p = weight * state;
+        [p, p / (-z.re).clamp(1e-3, 1.0)]
+    });
+    rows.repeat(inputs).into_iter().chain(poles).collect()
+}
+
+/// Roots of squares, none less than a thousandth of the largest: what does nothing now may do something after
+/// a step.
+fn floored(squares: Vec<f64>) -> Vec<f64> {
+    let roots: Vec<f64> = squares.into_iter().map(|x| x.max(0.0).sqrt()).collect();
+    let least = (1e-3 * roots.iter().copied().fold(0.0, f64::max)).max(1e-12);
+    roots.into_iter().map(|x| x.max(least)).collect()
 }
 
 /// L⁻¹ of X = L Lᵀ; of the diagonal alone where X is not positive. Every number costs a little by itself
@@ -523,6 +538,23 @@ mod tests {
             let expected = (metric * &w * moments).dot(&w);
             let found = own.norm_squared();
             assert!((found / expected - 1.0).abs() < 0.02, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn modes_that_do_nothing_have_prices_like_the_others() {
+        let (block, u, g) = cases()[0].clone();
+        let unit = unit(&block, &u, &g);
+        let place = place(&unit, &block);
+        let usual = Modes::of(&block, 0);
+        let mut idle = [usual.clone(), usual.clone()];
+        idle[0].outputs[0].fill_column(1, Complex64::ZERO);
+        idle[1].input.fill_row(1, Complex64::ZERO);
+        let prices = |modes: &Modes| PlacePrice::new(&place, modes, &Seen::of(modes, &u)).rest.1;
+        for modes in idle {
+            for (own, usual) in prices(&modes).iter().zip(prices(&usual)) {
+                assert!((1e-4..1e4).contains(&(own / usual)), "{own} {usual}");
+            }
         }
     }
 
