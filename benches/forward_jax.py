@@ -10,6 +10,8 @@ sequences a CPU second of each, and the accuracy. Needs jax, numpy and safetenso
 
 import argparse
 import os
+import pathlib
+import sys
 import time
 from functools import partial
 
@@ -20,6 +22,9 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests" / "reference"))
+from train_s5 import network, parallel  # noqa: E402
 
 
 def tree(path):
@@ -33,11 +38,6 @@ def tree(path):
     return made
 
 
-def parallel(a, driven):
-    join = lambda left, right: (right[0] * left[0], right[0] * left[1] + right[1])  # noqa: E731
-    return jax.lax.associative_scan(join, (jnp.tile(a, (len(driven), 1)), driven))[1]
-
-
 def stepwise(a, driven):
     def step(x, u):
         x = a * x + u
@@ -46,27 +46,10 @@ def stepwise(a, driven):
     return jax.lax.scan(step, jnp.zeros_like(a), driven)[1]
 
 
-def ssm(p, u, scan):
-    """u (L, H) to y (L, H), by the zero-order hold of s5/ssm.py."""
-    lam = jnp.minimum(p["Lambda_re"], -1e-4) + 1j * p["Lambda_im"]
-    a = jnp.exp(lam * jnp.exp(p["log_step"][:, 0]))
-    b = ((a - 1) / lam)[:, None] * (p["B"][..., 0] + 1j * p["B"][..., 1])
-    c = p["C"][..., 0] + 1j * p["C"][..., 1]
-    return 2 * (scan(a, u @ b.T) @ c.T).real + p["D"] * u
-
-
 @partial(jax.jit, static_argnums=2)
 @partial(jax.vmap, in_axes=(None, 0, None))
 def logits(params, u, scan):
-    apply = lambda p, x: x @ p["kernel"] + p["bias"]  # noqa: E731
-    x = apply(params["encoder"]["encoder"], u)
-    for i in range(sum(name.startswith("layers_") for name in params["encoder"])):
-        p = params["encoder"][f"layers_{i}"]
-        centred = x - x.mean(-1, keepdims=True)
-        unit = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-        z = jax.nn.gelu(ssm(p["seq"], unit * p["norm"]["scale"] + p["norm"]["bias"], scan))
-        x = x + z * jax.nn.sigmoid(apply(p["out2"], z))
-    return apply(params["decoder"], x.mean(0))
+    return network(params, u, scan)
 
 
 def timed(params, inputs, labels, batch, scan):

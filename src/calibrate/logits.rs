@@ -94,6 +94,9 @@ pub(super) const SLOPES_MAX: usize = 1 << 27;
 /// before maps are rounded). Of residues and feedthroughs alone one step is taken by each, and the fit
 /// ends, too, where the logits of the others came to within a tenth of what was left of them to where the
 /// gradients had them, unless ρ was the largest. Labels are not used.
+///
+/// Layers whose channels share modes are fitted by gradient descent instead (equations 36 and 37 of
+/// `docs/theory.md`): `steps` is the step that was kept, and there are no prices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LogitFit {

@@ -13,7 +13,7 @@ use crate::progress::stage;
 use crate::rounding::{
     Entries, LayerChoice, LayerStorage, MapChoice, MapMoments, MapStorage, Numbers, Storage,
 };
-use crate::target::compared::MapPlace;
+use crate::target::compared::{MapPlace, alone};
 use crate::target::ends::{rounded_encoder, rounded_head};
 use crate::target::menu::with_map;
 use crate::target::rows::{checked, rounded_for_logits};
@@ -203,11 +203,6 @@ impl TargetReduction<'_> {
         let few = &sequences[..sequences.len().min(ROUNDED_ON)];
         Ok(Waiting::new(&network, few)?)
     }
-}
-
-/// A model of one of the layers.
-fn alone(model: &Model, layer: usize) -> Result<Model, TargetError> {
-    Ok(model.with_blocks(vec![model.blocks()[layer].clone()])?)
 }
 
 /// The model with one map rounded: for the moments of its inputs, or for the logits, whichever

@@ -53,13 +53,18 @@ impl<'a> Compared<'a> {
 
     /// Goes through the next layer of a model.
     pub(super) fn pass(&mut self, model: &Model) -> Result<(), TargetError> {
-        let next = model.with_blocks(vec![model.blocks()[self.layer].clone()])?;
+        let next = alone(model, self.layer)?;
         let within = Within(self.observer);
         let network = Network::new(&next, self.length, InferPath::Auto)?.observed(&within);
         self.waiting.pass(&network)?;
         self.layer += 1;
         Ok(())
     }
+}
+
+/// A model of one of the layers.
+pub(super) fn alone(model: &Model, layer: usize) -> Result<Model, TargetError> {
+    Ok(model.with_blocks(vec![model.blocks()[layer].clone()])?)
 }
 
 /// The map that is rounded next.

@@ -83,26 +83,30 @@ def parameters(random):
     return {"encoder": encoder, "decoder": dense(H, CLASSES)}
 
 
-def ssm(p, u):
+def parallel(a, driven):
+    """x_k = a x_(k-1) + driven_k, as the public module scans."""
+    join = lambda left, right: (right[0] * left[0], right[0] * left[1] + right[1])
+    return jax.lax.associative_scan(join, (jnp.tile(a, (len(driven), 1)), driven))[1]
+
+
+def ssm(p, u, scan):
     """u (L, H) to y (L, H)."""
     lam = jnp.minimum(p["Lambda_re"], -1e-4) + 1j * p["Lambda_im"]
     a = jnp.exp(lam * jnp.exp(p["log_step"][:, 0]))
     b = ((a - 1) / lam)[:, None] * (p["B"][..., 0] + 1j * p["B"][..., 1])
     c = p["C"][..., 0] + 1j * p["C"][..., 1]
-    join = lambda left, right: (right[0] * left[0], right[0] * left[1] + right[1])
-    _, x = jax.lax.associative_scan(join, (jnp.tile(a, (len(u), 1)), u @ b.T))
-    return 2 * (x @ c.T).real + p["D"] * u
+    return 2 * (scan(a, u @ b.T) @ c.T).real + p["D"] * u
 
 
-def network(params, u):
-    """u (L, 1) to logits (10)."""
+def network(params, u, scan=parallel):
+    """u (L, inputs) to logits."""
     apply = lambda p, x: x @ p["kernel"] + p["bias"]
     x = apply(params["encoder"]["encoder"], u)
-    for i in range(LAYERS):
+    for i in range(sum(name.startswith("layers_") for name in params["encoder"])):
         p = params["encoder"][f"layers_{i}"]
         centred = x - x.mean(-1, keepdims=True)
         unit = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-        z = jax.nn.gelu(ssm(p["seq"], unit * p["norm"]["scale"] + p["norm"]["bias"]))
+        z = jax.nn.gelu(ssm(p["seq"], unit * p["norm"]["scale"] + p["norm"]["bias"], scan))
         x = x + z * jax.nn.sigmoid(apply(p["out2"], z))
     return apply(params["decoder"], x.mean(0))
 

@@ -24,7 +24,7 @@ const SEQUENCES_MIN: usize = 10;
 const STEPS: usize = 320;
 
 /// The share of the sequences that a step takes, as a divisor. With half as many sequences deep cuts lose
-/// accuracy, and with longer steps in turn mild cuts gain nothing.
+/// accuracy.
 const SHARE: usize = 10;
 
 /// Groups of sequences of a step whose slopes are summed on one thread, in order.
@@ -40,7 +40,7 @@ const RATE: f64 = 0.085;
 /// The share of all steps over which their length rises.
 const WARM_UP: f64 = 0.1;
 
-/// What the residual stream counts beside the logits.
+/// The weight of the residual stream beside the logits.
 const STREAM_SHARE: f64 = 0.3;
 
 /// Bytes that the full network's residual stream may take.
@@ -65,9 +65,9 @@ pub(super) struct LogitProblem<'a> {
 ///
 /// z being the centred logits and x_l the residual stream behind layer l. Coordinates are those of
 /// [`PlacePrice`], in which steps of all numbers change the logits about alike. A step takes a tenth of the
-/// sequences, and its length falls as half a cosine. Without the second term
-/// the fit takes to what is particular to its sequences. A fifth of these is held out and chooses
-/// the step. `None` with too few sequences, and where none differs from those that take part.
+/// sequences, and its length falls as half a cosine. Without the second term the fit overfits its
+/// sequences. A fifth of the sequences is held out and chooses the step. `None` with too few sequences, and
+/// where each held-out one is also among the others.
 pub(super) fn fit_outputs(
     problem: &LogitProblem<'_>,
     start: &Model,
@@ -237,7 +237,7 @@ impl<'a> Fitting<'a> {
         });
         Ok(Self {
             sizes: (logits, streams.collect()),
-            // A sequence that takes part cannot check.
+            // A sequence that is fitted cannot check.
             held_out: all
                 .into_iter()
                 .filter(held_out)

@@ -19,10 +19,10 @@ const SEQUENCES_SEEN: usize = 20;
 /// The share of a state's own square that its weights cost in any case.
 const PARALLEL: f64 = 1e-4;
 
-/// The share of the largest square that counts at least.
+/// Smaller squares are raised to this share of the largest.
 const LEAST: f64 = 1e-6;
 
-/// The mean squared gradient that counts at least.
+/// A smaller mean squared gradient is raised to this.
 const SLOPE_MIN: f64 = 1e-24;
 
 /// Which entries of D move.

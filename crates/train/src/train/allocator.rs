@@ -31,10 +31,10 @@ pub fn keep_freed_memory() {
 /// keep up to 64 MiB of what smaller pieces free at the end of the heap.
 ///
 /// By itself glibc gives back pieces above a size that grows with what is freed, up to 32 MiB: whatever of
-/// less lies between small pieces then stays. With sequences of 16,384 steps a reduction held 178 to 204 MB
-/// from run to run, with this 178 or 179. What is given back must be cleared when it is taken again: with
-/// the end of the heap given back, too, that was a fifth of the time of layers of 512 channels. To be
-/// called once, before the work. Does nothing on other systems.
+/// less lies between small pieces then stays, and how much differs from run to run. What is given back must
+/// be cleared when it is taken again: with pieces from 4 MiB on and the end of the heap given back, that was
+/// a fifth of the time of layers of 512 channels. To be called once, before the work. Does nothing on other
+/// systems.
 pub fn give_back_freed_memory() {
     GIVES_BACK.store(true, Ordering::Relaxed);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
